@@ -28,7 +28,9 @@ mod response;
 mod support;
 
 use anyhow::{Result, ensure};
-use frontdesk_lab::{DiskConfig, DiskKind, Kernel, VmConfig, add_to_initramfs, debian, write_initramfs_with};
+use frontdesk_lab::{
+    DiskConfig, DiskKind, Kernel, Release, VmConfig, add_to_initramfs, debian, write_initramfs_with,
+};
 use frontdesk_testing::{Need, leave_out};
 use libtest_mimic::Arguments;
 use own_init::{console_of, libraries};
@@ -140,7 +142,7 @@ fn console_with(
     one_thread: bool,
 ) -> Result<String> {
     let run_dir = tempfile::tempdir()?;
-    let system = debian(&PACKAGES.map(str::to_owned), &[], &|step| eprintln!("{step}"))?;
+    let system = debian(Release::Bookworm, &PACKAGES.map(str::to_owned), &[], &|step| eprintln!("{step}"))?;
     let kernel = Kernel::resolve(kernel, None)?;
     let program = env::current_exe()?;
     let initrd = run_dir.path().join("initrd");

@@ -9,6 +9,8 @@
 mod ansible;
 #[path = "package/bob.rs"]
 mod bob;
+#[path = "package/daemon_set.rs"]
+mod daemon_set;
 #[allow(dead_code)] // systemd starts it here, for it is to have a control group of its own.
 #[path = "host/fake_qemu.rs"]
 mod fake_qemu;
@@ -29,7 +31,9 @@ mod package_trial;
 mod support;
 
 use anyhow::{Result, ensure};
-use frontdesk_lab::{DiskConfig, DiskKind, Kernel, VmConfig, add_to_initramfs, debian, write_initramfs_with};
+use frontdesk_lab::{
+    DiskConfig, DiskKind, Kernel, Release, VmConfig, add_to_initramfs, debian, write_initramfs_with,
+};
 use frontdesk_testing::{Need, leave_out};
 use libtest_mimic::Arguments;
 use own_init::{console_of, libraries};
@@ -50,8 +54,12 @@ const PACKAGES: [&str; 4] = ["iproute2", "libelf1", "systemd-sysv", "zlib1g"];
 /// What a host needs for Ansible, and the program that has the role done.
 const FOR_ANSIBLE: [&str; 3] = ["ansible-core", "python3-apt", "sudo"];
 
-/// Kernel modules: the disk with the system, and the network device of a VM inside.
-const MODULES: [&str; 4] = ["virtio_pci", "virtio_blk", "ext4", "tun"];
+/// What a node of containers needs, and what their image is made of.
+const FOR_CONTAINERS: [&str; 4] = ["catatonit", "crun", "dbus", "podman"];
+const OF_IMAGE: [&str; 2] = ["libelf1", "zlib1g"];
+
+/// Kernel modules: the disk with the system, the network device of a VM inside, and layers of containers.
+const MODULES: [&str; 5] = ["virtio_pci", "virtio_blk", "ext4", "tun", "overlay"];
 
 /// Where Debian has QEMU.
 const QEMU: &str = "/usr/bin/qemu-system-x86_64";
@@ -74,6 +82,8 @@ fn main() -> ExitCode {
     let tests = vec![
         trial("package_works_and_leaves_nothing_changed", package_works),
         trial("package_is_installed_and_configured_by_ansible", package_by_ansible).with_ignored_flag(true),
+        trial("package_in_a_container_acts_on_vms_of_its_node", package_by_daemon_set)
+            .with_ignored_flag(true),
         trial("package_boosts_a_hundred_vms_of_another_user", package_boosts_many).with_ignored_flag(true),
     ];
     // One VM at a time is load enough.
@@ -91,7 +101,7 @@ fn package_works() -> Result<()> {
     if lacks_package("package_works_and_leaves_nothing_changed") {
         return Ok(());
     }
-    passes(1024, &[], &[], None).map(drop)
+    Asked::new(&[]).passes().map(drop)
 }
 
 /// By name only: Ansible takes minutes on an emulated machine, and beside other tests a quarter of an hour.
@@ -99,16 +109,54 @@ fn package_by_ansible() -> Result<()> {
     if lacks_package("package_is_installed_and_configured_by_ansible") {
         return Ok(());
     }
-    let folder = tempfile::tempdir()?;
-    let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
-    let mut tar = Command::new("tar");
-    tar.arg("--create").arg("--file").arg(folder.path().join(ansible::ARCHIVE));
-    ensure!(tar.arg("--directory").arg(packaging).arg("ansible").status()?.success(), "tar");
-    let parameters = [
-        format!("{}=1", ansible::PARAMETER),
-        format!("{}={}", init::GUESTS_PARAMETER, folder.path().display()),
-    ];
-    passes(1024, &parameters, &FOR_ANSIBLE, Some(&folder.path().join(ansible::ARCHIVE))).map(drop)
+    let packaging = Packaging::of("ansible")?;
+    let asked = Asked { file: Some(packaging.archive.clone()), ..Asked::new(&FOR_ANSIBLE) };
+    asked.told(ansible::PARAMETER, "1").told(init::GUESTS_PARAMETER, &packaging.folder()).passes().map(drop)
+}
+
+/// By name only: an image is built and run on an emulated machine.
+fn package_by_daemon_set() -> Result<()> {
+    if lacks_package("package_in_a_container_acts_on_vms_of_its_node") {
+        return Ok(());
+    }
+    let packaging = Packaging::of("kubernetes")?;
+    let image = debian(Release::Bookworm, &OF_IMAGE.map(str::to_owned), &[], &|step| eprintln!("{step}"))?;
+    let asked = Asked {
+        // Debian 12's podman does not know DaemonSets, nor all that a pod has.
+        release: Release::Trixie,
+        kernel: "6.12-cloud",
+        memory_mib: 4096,
+        disk: Some(image.image),
+        file: Some(packaging.archive.clone()),
+        ..Asked::new(&FOR_CONTAINERS)
+    };
+    asked
+        .told(daemon_set::PARAMETER, "1")
+        .told(init::GUESTS_PARAMETER, &packaging.folder())
+        .passes()
+        .map(drop)
+}
+
+/// A folder of packaging/ in an archive, in a folder of its own.
+struct Packaging {
+    folder: tempfile::TempDir,
+    archive: PathBuf,
+}
+
+impl Packaging {
+    fn of(name: &str) -> Result<Packaging> {
+        let folder = tempfile::tempdir()?;
+        let archive = folder.path().join(format!("{name}.tar"));
+        let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
+        let mut tar = Command::new("tar");
+        tar.arg("--create").arg("--file").arg(&archive).arg("--directory").arg(packaging).arg(name);
+        ensure!(tar.status()?.success(), "tar");
+        Ok(Packaging { folder, archive })
+    }
+
+    fn folder(&self) -> String {
+        self.folder.path().display().to_string()
+    }
 }
 
 /// Whether there is no package, which then is said.
@@ -123,40 +171,75 @@ fn lacks_package(test: &str) -> bool {
 /// By name only: with a hundred processes the emulated machine takes minutes.
 fn package_boosts_many() -> Result<()> {
     ensure!(package().is_file(), "{} is not built (make deb)", package().display());
-    let console = passes(3072, &[format!("{}=1", many::PARAMETER)], &[], None)?;
+    let asked = Asked { memory_mib: 3072, ..Asked::new(&[]) };
+    let console = asked.told(many::PARAMETER, "1").passes()?;
     // The first line of a trial follows what systemd has said.
     let measured = |line: &str| line.find("measured:").map(|at| line[at..].to_owned());
     console.lines().filter_map(measured).for_each(|line| println!("{line}"));
     Ok(())
 }
 
-/// Does a trial in a Debian system, whose kernel is told these parameters; it has more packages and a file
-/// from here. Returns what its console said.
-fn passes(memory_mib: u32, parameters: &[String], more: &[&str], file: Option<&Path>) -> Result<String> {
-    let run_dir = tempfile::tempdir()?;
-    let packages: Vec<String> = PACKAGES.iter().chain(more).map(|name| (*name).to_owned()).collect();
-    let system = debian(&packages, &[], &|step| eprintln!("{step}"))?;
-    let kernel = Kernel::resolve("6.1-cloud", None)?;
-    let program = env::current_exe()?;
-    let initrd = run_dir.path().join("initrd");
-    write_initramfs_with(&kernel, &program, &MODULES, &initrd)?;
-    let mut files = libraries(&program)?;
-    files.insert(package());
-    // Debian 12's own QEMU is too old for the plugin; this machine's is not.
-    let qemu = PathBuf::from(QEMU);
-    files.extend(libraries(&qemu)?);
-    files.insert(qemu);
-    files.extend(file.map(Path::to_owned));
-    add_to_initramfs(&initrd, &files)?;
-    let console = console_of(
-        &VmConfig {
-            memory_mib,
-            parameters: parameters.to_vec(),
-            disks: vec![DiskConfig { image: system.image, kind: DiskKind::Debian }],
-            ..VmConfig::new("package", &kernel, &initrd, run_dir.path())
-        },
-        PATIENCE,
-    )?;
-    ensure!(console.lines().any(|line| line.trim_end() == PASSED), "the VM's console:\n{console}");
-    Ok(console)
+/// A Debian system in which a trial is done.
+struct Asked {
+    release: Release,
+    /// Which packages of Debian's it has.
+    packages: Vec<String>,
+    kernel: &'static str,
+    /// What the kernel is told.
+    parameters: Vec<String>,
+    memory_mib: u32,
+    /// One more system, on its second disk.
+    disk: Option<PathBuf>,
+    /// A file from here.
+    file: Option<PathBuf>,
+}
+
+impl Asked {
+    /// With what the package, systemd and the trial need, and more packages.
+    fn new(more: &[&str]) -> Asked {
+        Asked {
+            release: Release::Bookworm,
+            packages: PACKAGES.iter().chain(more).map(|name| (*name).to_owned()).collect(),
+            kernel: "6.1-cloud",
+            parameters: Vec::new(),
+            memory_mib: 1024,
+            disk: None,
+            file: None,
+        }
+    }
+
+    fn told(mut self, name: &str, value: &str) -> Asked {
+        self.parameters.push(format!("{name}={value}"));
+        self
+    }
+
+    /// Does the trial. Returns what the system's console said.
+    fn passes(self) -> Result<String> {
+        let run_dir = tempfile::tempdir()?;
+        let system = debian(self.release, &self.packages, &[], &|step| eprintln!("{step}"))?;
+        let kernel = Kernel::resolve(self.kernel, None)?;
+        let program = env::current_exe()?;
+        let initrd = run_dir.path().join("initrd");
+        write_initramfs_with(&kernel, &program, &MODULES, &initrd)?;
+        let mut files = libraries(&program)?;
+        files.insert(package());
+        // Debian's own QEMU may be too old for the plugin; this machine's is not.
+        let qemu = PathBuf::from(QEMU);
+        files.extend(libraries(&qemu)?);
+        files.insert(qemu);
+        files.extend(self.file);
+        add_to_initramfs(&initrd, &files)?;
+        let disks = [system.image].into_iter().chain(self.disk);
+        let console = console_of(
+            &VmConfig {
+                memory_mib: self.memory_mib,
+                parameters: self.parameters,
+                disks: disks.map(|image| DiskConfig { image, kind: DiskKind::Debian }).collect(),
+                ..VmConfig::new("package", &kernel, &initrd, run_dir.path())
+            },
+            PATIENCE,
+        )?;
+        ensure!(console.lines().any(|line| line.trim_end() == PASSED), "the VM's console:\n{console}");
+        Ok(console)
+    }
 }

@@ -11,8 +11,26 @@ use std::process::Command;
 /// Part of the name under which a system is kept: raise it when what this file makes changes.
 const FORMAT: u32 = 1;
 
-/// What systems are made of: the release, its updates and its security fixes.
-const SUITES: [&str; 3] = ["bookworm", "bookworm-updates", "bookworm-security"];
+/// A release of Debian.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Release {
+    /// Debian 12.
+    Bookworm,
+    /// Debian 13, from the mirrors that this machine uses for Debian 12.
+    Trixie,
+}
+
+impl Release {
+    fn name(self) -> &'static str {
+        match self {
+            Release::Bookworm => "bookworm",
+            Release::Trixie => "trixie",
+        }
+    }
+}
+
+/// What follows a release's name in its suites: the release itself, its updates and its security fixes.
+const SUITES: [&str; 3] = ["", "-updates", "-security"];
 
 /// Room that a guest has for its changes.
 const FREE_BYTES: u64 = 300 << 20;
@@ -60,12 +78,14 @@ pub enum DebianError {
     #[error(
         "Debian system: the APT sources of this machine have no component main of {}: add it, as in \
          /etc/apt/sources.list, with the mirror of your choice",
-        SUITES[0]
+        Release::Bookworm.name()
     )]
     NoMirror,
     /// The mirror has no such package.
-    #[error("Debian system: Debian 12 has no {kind} called {name} in its component main")]
+    #[error("Debian system: Debian's {release} has no {kind} called {name} in its component main")]
     NoPackage {
+        /// Name of the release.
+        release: &'static str,
         /// Package or source package.
         kind: &'static str,
         /// Its name.
@@ -79,7 +99,7 @@ pub enum DebianError {
     Cache(#[from] CacheError),
 }
 
-/// A Debian 12 system.
+/// A Debian system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Debian {
     /// An ext4 image of its root file system. Its clients share it: it must not be changed.
@@ -88,21 +108,22 @@ pub struct Debian {
     pub ssh_key: PathBuf,
 }
 
-/// A Debian 12 (amd64) system with these packages and, in /usr/src/NAME, the sources of these source
+/// A Debian (amd64) system of this release with these packages and, in /usr/src/NAME, the sources of these source
 /// packages. It is made the first time, with the mirror that this machine uses, and kept in the user's cache
 /// folder from then on. That takes a minute or two; `progress` is told what is being done.
 ///
 /// # Errors
 /// [`DebianError`] if it is not there and cannot be made.
 pub fn debian(
+    release: Release,
     packages: &[String],
     sources: &[String],
     progress: &dyn Fn(String),
 ) -> Result<Debian, DebianError> {
-    Contents::new(packages, sources)?.system(progress)
+    Contents { release, ..Contents::new(packages, sources)? }.system(progress)
 }
 
-/// Like [`debian`], and what makes it a desktop: a display server without GL, a window manager, sound, a
+/// Like [`debian`] for Debian 12, and what makes it a desktop: a display server without GL, a window manager, sound, a
 /// player and office programs, with documents and films to use them on. Takes some minutes the first time.
 ///
 /// # Errors
@@ -122,6 +143,7 @@ pub fn desktop(
 /// What is to be in a system.
 #[derive(Debug)]
 struct Contents<'a> {
+    release: Release,
     packages: Vec<&'a str>,
     sources: Vec<&'a str>,
     /// Whether it is a desktop.
@@ -139,7 +161,8 @@ impl<'a> Contents<'a> {
                 None => Ok(names),
             }
         };
-        Ok(Contents { packages: sorted(packages)?, sources: sorted(sources)?, desktop: false })
+        let (packages, sources) = (sorted(packages)?, sorted(sources)?);
+        Ok(Contents { release: Release::Bookworm, packages, sources, desktop: false })
     }
 
     /// The system, made if it is not there.
@@ -157,6 +180,9 @@ impl<'a> Contents<'a> {
         let text = names.fold(FORMAT.to_string(), |text, name| text + "\n" + name);
         let desktop = self.desktop.then(desktop::recipe).into_iter().flatten();
         let text = desktop.fold(text, |text, part| text + "\n" + part);
+        // Debian 12 was the only one once.
+        let other = (self.release != Release::Bookworm).then_some(self.release.name());
+        let text = other.into_iter().fold(text, |text, name| text + "\nrelease\n" + name);
         let step = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         format!("{:016x}", text.bytes().fold(0xcbf2_9ce4_8422_2325, step))
     }
@@ -164,7 +190,7 @@ impl<'a> Contents<'a> {
     /// Makes the system in the folder `work`.
     fn make(&self, folder: &Path, work: &Path, say: &dyn Fn(&str)) -> Result<PathBuf, DebianError> {
         cache::check_room(folder, if self.desktop { desktop::ROOM_BYTES } else { ROOM_BYTES })?;
-        let mirrors = mirrors()?;
+        let mirrors = mirrors(self.release)?;
         let (root, system) = (work.join("root"), work.join("system"));
         std::fs::create_dir(&system).map_err(io_error(&system))?;
         say("installing packages");
@@ -196,7 +222,7 @@ impl<'a> Contents<'a> {
         command.args(LEFT_OUT.map(|path| format!("--dpkgopt=path-exclude={path}")));
         command.args(proxies()?.iter().map(|proxy| format!("--aptopt={proxy}")));
         command.args(self.packages.iter().map(|package| format!("--include={package}")));
-        command.arg(SUITES[0]).arg(root).args(mirrors.iter().map(|mirror| mirror.line("deb")));
+        command.arg(self.release.name()).arg(root).args(mirrors.iter().map(|mirror| mirror.line("deb")));
         let mut unknown = None;
         let result = command::run(&mut command, |line| {
             match line.strip_prefix("I: ").and_then(|line| line.strip_suffix("...")) {
@@ -207,7 +233,7 @@ impl<'a> Contents<'a> {
                 unknown = Some(name.to_owned());
             }
         });
-        result.map_err(|error| no_package("package", unknown, error))
+        result.map_err(|error| self.no_package("package", unknown, error))
     }
 
     fn unpack_sources(&self, work: &Path, root: &Path, mirrors: &[Mirror]) -> Result<(), DebianError> {
@@ -247,12 +273,19 @@ impl<'a> Contents<'a> {
                     unknown = Some(name.to_owned());
                 }
             })
-            .map_err(|error| no_package("source package", unknown, error))?;
+            .map_err(|error| self.no_package("source package", unknown, error))?;
             let mut command = Command::new("dpkg-source");
             command.arg("-x").arg(only_dsc(&download)?).arg(sources.join(name));
             command::run(&mut command, |_| ())?;
         }
         Ok(())
+    }
+
+    fn no_package(&self, kind: &'static str, unknown: Option<String>, error: CommandError) -> DebianError {
+        match unknown {
+            Some(name) => DebianError::NoPackage { release: self.release.name(), kind, name },
+            None => error.into(),
+        }
     }
 }
 
@@ -263,13 +296,6 @@ fn is_package_name(name: &str) -> bool {
         && name.starts_with(|first: char| first.is_ascii_lowercase() || first.is_ascii_digit())
         && name.bytes().all(|byte| plain(byte) || b"+-.".contains(&byte))
         && !name.ends_with('-')
-}
-
-fn no_package(kind: &'static str, unknown: Option<String>, error: CommandError) -> DebianError {
-    match unknown {
-        Some(name) => DebianError::NoPackage { kind, name },
-        None => error.into(),
-    }
 }
 
 /// Where packages come from.
@@ -286,28 +312,30 @@ impl Mirror {
     }
 }
 
-/// Where this machine gets the packages of Debian 12.
-fn mirrors() -> Result<Vec<Mirror>, DebianError> {
+/// Where this machine gets the packages of a release.
+fn mirrors(release: Release) -> Result<Vec<Mirror>, DebianError> {
     let mut lines = Vec::new();
     let mut command = Command::new("apt-get");
     command.args(["indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages"]);
     command::run(&mut command, |line| lines.push(line.to_owned()))?;
-    let mirrors = debian_mirrors(&lines);
-    if mirrors.iter().any(|mirror| mirror.suite == SUITES[0]) {
+    let mirrors = debian_mirrors(release, &lines);
+    if mirrors.iter().any(|mirror| mirror.suite == release.name()) {
         Ok(mirrors)
     } else {
         Err(DebianError::NoMirror)
     }
 }
 
-fn debian_mirrors(lines: &[String]) -> Vec<Mirror> {
+/// Those of Debian 12 in lines with an address, a suite and a component, with the suites of this release.
+fn debian_mirrors(release: Release, lines: &[String]) -> Vec<Mirror> {
     let mut mirrors = Vec::new();
     for line in lines {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [uri, suite, "main"] = words[..] else { continue };
-        let mirror = Mirror { uri: uri.to_owned(), suite: suite.to_owned() };
+        let Some(part) = suite.strip_prefix(Release::Bookworm.name()) else { continue };
+        let mirror = Mirror { uri: uri.to_owned(), suite: format!("{}{part}", release.name()) };
         // Once for each architecture.
-        if SUITES.contains(&suite) && !mirrors.contains(&mirror) {
+        if SUITES.contains(&part) && !mirrors.contains(&mirror) {
             mirrors.push(mirror);
         }
     }
@@ -428,6 +456,14 @@ mod tests {
     }
 
     #[test]
+    fn another_release_is_another_system() {
+        let packages = names(&["podman"]);
+        let twelve = Contents::new(&packages, &[]).unwrap();
+        let key = twelve.key();
+        assert_ne!(Contents { release: Release::Trixie, ..twelve }.key(), key);
+    }
+
+    #[test]
     fn only_names_of_packages_go_to_apt() {
         for good in ["gcc", "g++", "libc6-dev", "0ad", "python3.11"] {
             assert!(Contents::new(&names(&[good]), &names(&[good])).is_ok(), "{good}");
@@ -456,13 +492,15 @@ mod tests {
             "http://mirror.example/security/ bookworm-security main",
             "W: a warning",
         ]);
-        let mirrors: Vec<String> =
-            debian_mirrors(&lines).iter().map(|mirror| mirror.line("deb-src")).collect();
-        let wanted = [
-            "deb-src http://mirror.example/debian/ bookworm main",
-            "deb-src http://mirror.example/security/ bookworm-security main",
-        ];
-        assert_eq!(mirrors, wanted);
+        for (release, name) in [(Release::Bookworm, "bookworm"), (Release::Trixie, "trixie")] {
+            let mirrors: Vec<String> =
+                debian_mirrors(release, &lines).iter().map(|mirror| mirror.line("deb-src")).collect();
+            let wanted = [
+                format!("deb-src http://mirror.example/debian/ {name} main"),
+                format!("deb-src http://mirror.example/security/ {name}-security main"),
+            ];
+            assert_eq!(mirrors, wanted);
+        }
     }
 
     #[test]

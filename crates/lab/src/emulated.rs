@@ -11,7 +11,7 @@ pub use inside::{INSIDE_ARGUMENT, inside};
 
 use crate::cache::{Image, make_image};
 use crate::daemon::log_beside;
-use crate::debian::{debian, size};
+use crate::debian::{Release, debian, size};
 use crate::lab::{self, Made, interrupted, make_run_dir};
 use crate::machine::Busy;
 use crate::{
@@ -142,7 +142,7 @@ fn run_emulated(
     report("fetching the kernels of the host and its guests".to_owned());
     let kernel = Kernel::resolve(&scenario.host.kernel, None)?;
     let guest_kernel = Kernel::resolve(&scenario.guest.kernel, None)?;
-    let system = debian(&PACKAGES.map(str::to_owned), &[], &report)?;
+    let system = debian(Release::Bookworm, &PACKAGES.map(str::to_owned), &[], &report)?;
     report("packing what the host takes in".to_owned());
     let initrd = run_dir.join("initrd");
     let module = |name| match name {

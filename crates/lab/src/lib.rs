@@ -35,7 +35,7 @@ pub use cache::CacheError;
 pub use command::CommandError;
 pub use daemon::DaemonProcessError;
 pub use data_disk::{DiskError, data_disk};
-pub use debian::{Debian, DebianError, debian, desktop};
+pub use debian::{Debian, DebianError, Release, debian, desktop};
 pub use emulated::{INSIDE_ARGUMENT, inside, run};
 pub use initramfs::{
     InitramfsError, add_to_initramfs, write_desktop_initramfs, write_initramfs, write_initramfs_with,

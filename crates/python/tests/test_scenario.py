@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import threading
 import time
@@ -117,6 +118,22 @@ def test_other_threads_run_while_it_simulates():
         ended.set()
         other.join()
     assert after > before
+
+
+def test_control_c_ends_the_wait_and_nothing_else():
+    script = f"""
+import frontdesk, os, signal, threading
+# Nobody would wait for that.
+endless = frontdesk.Scenario.load({ECHO!r}, repeats=1000, duration="1h", arms=["stock"])
+threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
+try:
+    endless.simulate(threads=1)
+except KeyboardInterrupt:
+    short = frontdesk.Scenario.load({ECHO!r}, repeats=1, duration="1s", arms=["stock"])
+    print(len(short.simulate().response_ms("stock", "mixed")) > 0)
+"""
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=600)
+    assert (told.returncode, told.stdout, told.stderr) == (0, "True\n", "")
 
 
 def test_the_report_is_that_of_the_command(tmp_path, result):

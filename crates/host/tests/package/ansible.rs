@@ -15,15 +15,12 @@ use std::{
 /// On the kernel's command line: that this is what is to be tried.
 pub(crate) const PARAMETER: &str = "trial.ansible";
 
-/// What comes into the system: packaging/ansible.
-pub(crate) const ARCHIVE: &str = "ansible.tar";
-
 /// Where Prometheus fetches.
 const METRICS: &str = "127.0.0.1:9741";
 
 pub(crate) fn ansible() -> Result<()> {
     let mut vm = Alice::start()?;
-    run_for_output("tar", &["--extract", "--directory=/run", &format!("--file={GUESTS}/{ARCHIVE}")])?;
+    run_for_output("tar", &["--extract", "--directory=/run", &format!("--file={GUESTS}/ansible.tar")])?;
 
     step("the role, for the first time");
     let told = play(50, "")?;
@@ -94,7 +91,7 @@ fn looks_in(told: &str) -> Result<()> {
 }
 
 /// What Prometheus gets.
-fn metrics() -> Result<String> {
+pub(crate) fn metrics() -> Result<String> {
     let mut stream = TcpStream::connect(METRICS)?;
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
     let mut text = String::new();

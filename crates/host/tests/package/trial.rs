@@ -3,7 +3,7 @@
 use crate::{
     PASSED, ansible,
     bob::Bob,
-    guest,
+    daemon_set, guest,
     host::{
         active_daemon, another_daemon, no_process_is_left, run_for_output, status_of, step, systemctl,
         type_in,
@@ -34,6 +34,8 @@ pub(crate) fn run() -> ExitCode {
         many::many()
     } else if is_asked(ansible::PARAMETER) {
         ansible::ansible()
+    } else if is_asked(daemon_set::PARAMETER) {
+        daemon_set::daemon_set()
     } else {
         package()
     };

@@ -4,7 +4,7 @@ use super::boot::Boot;
 use super::{Lab, LabConfig, LabError, Progress, make_run_dir};
 use crate::daemon::DaemonProcessError;
 use crate::data_disk::data_disk;
-use crate::debian::{debian, desktop};
+use crate::debian::{Release, debian, desktop};
 use crate::load::LoadError;
 use crate::{Kernel, VmError, add_to_initramfs, machine, net, plugin_cost};
 use frontdesk_guardian::Guardian;
@@ -68,7 +68,9 @@ pub(crate) fn run(
         }
     }
     let system = scenario.guest.debian.as_ref().filter(|_| scenario.vms.iter().any(|vm| vm.debian));
-    let system = system.map(|of| debian(&of.packages, &of.sources, &|doing| report(0, doing))).transpose()?;
+    let system = system
+        .map(|of| debian(Release::Bookworm, &of.packages, &of.sources, &|doing| report(0, doing)))
+        .transpose()?;
     let mut images = IndexMap::new();
     for vm in &scenario.vms {
         if let Some(disk) = vm.disk {
