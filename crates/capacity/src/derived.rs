@@ -1,7 +1,8 @@
 //! A profile, and the scenario that it names, from what a recording tells.
 
+use crate::account::{Asked, Film, ObservedVm};
 use crate::error::CapacityError;
-use crate::observed::{Asked, Film, Observed, ObservedVm};
+use crate::observed::Observed;
 use frontdesk_engine::{Config, Protocol};
 use frontdesk_scenario::GuestCosts;
 use serde::Serialize;

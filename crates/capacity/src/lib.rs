@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod account;
 mod derived;
 mod error;
 mod limit;
@@ -15,10 +16,11 @@ mod search;
 mod sequential;
 mod summary;
 
+pub use account::{Asked, Film, ObservedVm};
 pub use derived::Derived;
 pub use error::CapacityError;
 pub use limit::{Limit, LimitError, Statistic, Whose};
-pub use observed::{Asked, Film, Observed, ObservedVm, observe};
+pub use observed::{Observed, observe};
 pub use profile::Profile;
 pub use search::{ArmCapacity, Cluster, Held, Progress, Tried, capacity};
 pub use sequential::{MOST_RUNS, Sequential, Verdict};

@@ -11,6 +11,13 @@ use frontdesk_engine::{
 use std::time::Duration;
 use world::{ECHO, HOG, MS, US, VM, World, boost};
 
+/// With the `pb_ratio` of TAVS §5.2.
+fn paper() -> Config {
+    let mut config = Config::default();
+    config.tavs.pb_ratio = 0.125;
+    config
+}
+
 #[test]
 fn a_boost_begins_with_the_packet_and_ends_with_the_next_other_task() {
     let mut world = World::new(Config::default());
@@ -44,7 +51,7 @@ fn the_emulator_threads_are_boosted_before_the_vcpu_and_until_after_it() {
 
 #[test]
 fn what_is_foreseen_is_what_is_decided() {
-    let mut world = World::new(Config::default());
+    let mut world = World::new(paper());
     let foreseen = |world: &World| world.engine.foresee(VM).map(|foreseen| foreseen.vcpus);
     assert_eq!(foreseen(&world), None, "no task is known to be I/O-bound");
     world.learn_echo();
@@ -128,7 +135,7 @@ fn pb_ratio_bounds_boosted_time_and_zero_turns_it_off() {
 #[test]
 fn what_a_guest_runs_before_the_woken_task_is_not_of_its_pb_ratio() {
     let boosts = |answers: bool| {
-        let mut world = World::new(Config::default());
+        let mut world = World::new(paper());
         world.learn_echo();
         let before = world.engine.explain(VM).unwrap().vcpus[0].boosts;
         for _ in 0..100 {
@@ -216,7 +223,7 @@ fn a_read_about_to_end_boosts_if_an_io_bound_task_asked_for_it() {
 #[test]
 fn reads_leave_half_of_the_budget_where_packets_are_answered() {
     for (asked, most) in [(false, 0.125), (true, 0.0625)] {
-        let mut world = World::new(Config::default());
+        let mut world = World::new(paper());
         world.learn_echo();
         // What it has run is told now and then.
         for _ in 0..30 {
@@ -245,7 +252,7 @@ fn reads_leave_half_of_the_budget_where_packets_are_answered() {
 
 #[test]
 fn an_idle_vm_is_boosted_beyond_its_pb_ratio_while_within_its_share() {
-    let mut world = World::new(Config::default());
+    let mut world = World::new(paper());
     world.learn_echo();
     // The hog is gone: from here on the VM does nothing but answer.
     world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 0, task: ECHO });

@@ -8,6 +8,7 @@
 mod cluster;
 mod columns;
 mod design;
+mod document;
 mod elsewhere;
 mod error;
 mod folder;
@@ -20,7 +21,8 @@ mod run;
 mod summary;
 mod table;
 
-pub use design::{Goal, Objective, Sweep, SweepRun};
+pub use design::{Sweep, SweepRun};
+pub use document::{Goal, Objective};
 pub use elsewhere::{BUILT, Elsewhere};
 pub use error::SweepError;
 pub use folder::Folder;

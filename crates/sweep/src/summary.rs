@@ -1,7 +1,8 @@
 //! What the rows show: the effect of each parameter, the Pareto front, and what failed.
 
 use crate::cluster::{Cluster, DayPart};
-use crate::design::{Goal, Objective, Sweep};
+use crate::design::Sweep;
+use crate::document::{Goal, Objective};
 use crate::folder::Folder;
 use crate::row::Layout;
 use crate::table::{Cell, Row};

@@ -285,7 +285,7 @@ fn takes_another_configuration() -> Result<()> {
         _ => None,
     });
     let ratios: Vec<f64> = ratios.collect();
-    ensure!(ratios.first() == Some(&0.125) && ratios.last() == Some(&0.25), "{ratios:?}");
+    ensure!(ratios.first() == Some(&0.5) && ratios.last() == Some(&0.25), "{ratios:?}");
     let kinds = events(&records);
     let removed = kinds.iter().filter(|kind| matches!(kind, EventKind::VmRemoved { .. })).count();
     ensure!(removed == 1, "the VM was forgotten only when it was not named any more: {kinds:?}");
