@@ -108,8 +108,8 @@ pub struct Debian {
     pub ssh_key: PathBuf,
 }
 
-/// A Debian (amd64) system of this release with these packages and, in /usr/src/NAME, the sources of these source
-/// packages. It is made the first time, with the mirror that this machine uses, and kept in the user's cache
+/// A Debian (amd64) system of this release with these packages and, in /usr/src/NAME, the sources of these
+/// source packages. It is made the first time, with the mirror that this machine uses, and kept in the user's cache
 /// folder from then on. That takes a minute or two; `progress` is told what is being done.
 ///
 /// # Errors
@@ -123,8 +123,9 @@ pub fn debian(
     Contents { release, ..Contents::new(packages, sources)? }.system(progress)
 }
 
-/// Like [`debian`] for Debian 12, and what makes it a desktop: a display server without GL, a window manager, sound, a
-/// player and office programs, with documents and films to use them on. Takes some minutes the first time.
+/// Like [`debian`] for Debian 12, and what makes it a desktop: a display server without GL, a window manager,
+/// sound, a player and office programs, with documents and films to use them on. Takes some minutes the first
+/// time.
 ///
 /// # Errors
 /// As [`debian`].
