@@ -109,8 +109,8 @@ pub struct Debian {
 }
 
 /// A Debian (amd64) system of this release with these packages and, in /usr/src/NAME, the sources of these
-/// source packages. It is made the first time, with the mirror that this machine uses, and kept in the user's cache
-/// folder from then on. That takes a minute or two; `progress` is told what is being done.
+/// source packages. It is made the first time, with the mirror that this machine uses, and kept in the user's
+/// cache folder from then on. That takes a minute or two; `progress` is told what is being done.
 ///
 /// # Errors
 /// [`DebianError`] if it is not there and cannot be made.
