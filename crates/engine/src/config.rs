@@ -35,12 +35,12 @@ pub struct Tavs {
     pub belief_min: i32,
     /// Upper bound of the degree of belief (§5: 300). 0 to 10000.
     pub belief_max: i32,
-    /// CPU time the vCPUs of a VM may use while boosted, as a fraction of all they use (§3.2). 0 to 1; 0 turns
-    /// boosting off. §5.2 has 0.125. That is little where a VM is due little, for there are many: some letters
-    /// could not be boosted, and waited longer than without boosts of others. It is the ledger that keeps a VM
-    /// to its share. The paper's VMs have one vCPU; of several, one may do nothing but answer. What the guest
-    /// runs from an event to the dispatch of the task that it wakes does not count: since Linux 6.6 it finishes
-    /// its tick first.
+    /// CPU time the vCPUs of a VM may use while boosted, as a fraction of all they use (§3.2). 0 to 1; 0
+    /// turns boosting off. §5.2 has 0.125. That is little where a VM is due little, for there are many: some
+    /// letters could not be boosted, and waited longer than without boosts of others. It is the ledger that
+    /// keeps a VM to its share. The paper's VMs have one vCPU; of several, one may do nothing but answer.
+    /// What the guest runs from an event to the dispatch of the task that it wakes does not count: since
+    /// Linux 6.6 it finishes its tick first.
     pub pb_ratio: f64,
     /// CPU time that all threads of a VM together may use boosted, in CPUs. It is lowered to what the world
     /// lets a VM run in real time. 0.001 to 1.

@@ -1,5 +1,5 @@
-//! The DaemonSet of packaging/kubernetes, as podman plays it: the image is built by the Containerfile, and the
-//! manifest is run with settings of one's own, on a node that has a VM.
+//! The DaemonSet of packaging/kubernetes, as podman plays it: the image is built by the Containerfile, and
+//! the manifest is run with settings of one's own, on a node that has a VM.
 
 use crate::{
     ansible::metrics,
