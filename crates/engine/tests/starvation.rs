@@ -101,6 +101,11 @@ fn who_waits_rightly_has_no_turns() {
     none("by our scheduler", usual(), Capabilities { charges_boosts: true, ..world() }, &|_| ());
     // Two of them, four rounds of 30 ms.
     none("with long slices", usual(), Capabilities { slice_ns: 30 * MS, ..world() }, &|_| ());
+    let sliced = || Capabilities { slice_ns: 3 * MS, ..world() };
+    // Four rounds of 51 ms.
+    none("beside one with sixteen times its weight", usual(), sliced(), &|world| {
+        world.feed(EventKind::Weight { vm: OTHER, weight: 16 * 1024 });
+    });
     none("a slow vCPU", usual(), world(), &|world| {
         world.feed(EventKind::VcpuWeight { vm: VM, vcpu: 0, permille: 333 });
     });

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[3]
 COMMAND = ROOT / "target/release/frontdesk"
 SCENARIO = ROOT / "scenarios/echo-mixed.toml"
 # So long that the command takes about a second.
-DURATION = "180s"
+DURATION = "400s"
 TURNS = 7
 
 
@@ -56,12 +56,15 @@ def ray() -> bool:
     second, for which there is a bar, and of runs that take two milliseconds."""
     from ray.cluster_utils import Cluster
 
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False})
-    cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
-    try:
-        long, _ = ratio(cluster.address, "180s", turns=3), ratio(cluster.address, "1s", turns=3)
-    finally:
-        cluster.shutdown()
+    # A short name, for sockets are in it.
+    with tempfile.TemporaryDirectory(prefix="ray") as folder:
+        os.environ["RAY_TMPDIR"] = folder
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False})
+        cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
+        try:
+            long, _ = ratio(cluster.address, "180s", turns=3), ratio(cluster.address, "1s", turns=3)
+        finally:
+            cluster.shutdown()
     print(f"bar for the long ones 0.9: {long:.2f}")
     return long >= 0.9
 

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
 import types
@@ -29,19 +30,22 @@ PATIENCE_S = 300
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """A head that makes no runs, and a node that makes one at a time."""
-    made = Cluster(
-        initialize_head=True,
-        head_node_args={
-            "num_cpus": 0,
-            "object_store_memory": STORE,
-            "include_dashboard": False,
-            # A node that dies is missed within some seconds, and one that only waits for a CPU is not.
-            "_system_config": {"health_check_period_ms": 500, "health_check_failure_threshold": 20},
-        },
-    )
-    made.add_node(num_cpus=1, object_store_memory=STORE)
-    yield made
-    made.shutdown()
+    # A short name, for sockets are in it: pytest's own would be too long.
+    with tempfile.TemporaryDirectory(prefix="ray") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", folder)
+        made = Cluster(
+            initialize_head=True,
+            head_node_args={
+                "num_cpus": 0,
+                "object_store_memory": STORE,
+                "include_dashboard": False,
+                # A node that dies is missed within some seconds, and one that only waits for a CPU is not.
+                "_system_config": {"health_check_period_ms": 500, "health_check_failure_threshold": 20},
+            },
+        )
+        made.add_node(num_cpus=1, object_store_memory=STORE)
+        yield made
+        made.shutdown()
 
 
 def _write_sweep(folder: Path, seeds: int) -> Path:

@@ -3,7 +3,7 @@
 use super::state::Engine;
 use crate::capabilities::Capabilities;
 use crate::config::Config;
-use crate::event::Time;
+use crate::event::{Time, VmId};
 use crate::nanos::nanos;
 use crate::policy::{Fact, turn};
 use std::collections::BTreeMap;
@@ -25,17 +25,26 @@ impl Engine {
         let Some(longest) = first_look(&self.config, self.world, Time(0)).map(|Time(longest)| longest) else {
             return;
         };
+        // How many want each physical CPU, and with what weight.
         let mut wanted = BTreeMap::new();
-        for thread in self.vms.values().flat_map(|vm| vm.guest.threads()).filter(|thread| thread.is_awake()) {
-            *wanted.entry(thread.pcpu).or_insert(0u64) += 1;
+        for (vm, state) in &self.vms {
+            let weight = self.weight_now(*vm);
+            for thread in state.guest.threads().filter(|thread| thread.is_awake()) {
+                let (rivals, weights) = wanted.entry(thread.pcpu).or_insert((0u64, 0u64));
+                (*rivals, *weights) = (*rivals + 1, weights.saturating_add(weight));
+            }
         }
         let (turn, slice) = (turn(&self.config, self.world), self.world.slice_ns);
+        let unboosted = self.ledger.unboosted();
         let mut starved = Vec::new();
         // Who is limited waits because of that.
         for (vm, state) in self.vms.iter().filter(|(_, state)| !state.limited) {
+            let weight = self.weight_now(*vm);
             for (target, since, pcpu) in state.starving() {
-                let rivals = wanted.get(&pcpu).copied().unwrap_or(1);
-                let turns = slice.saturating_mul(rivals).saturating_mul(ROUNDS);
+                let (rivals, weights) = wanted.get(&pcpu).copied().unwrap_or((1, weight));
+                // Whose share is lowered waits for longer, and so do all while much of the time goes to boosts.
+                let slices = rivals.max(weights / weight).saturating_mul(ROUNDS);
+                let turns = slice.saturating_mul(slices).saturating_mul(1000) / unboosted;
                 let due = since.plus(longest.max(turns));
                 if due <= self.now {
                     starved.push((*vm, target, since));
@@ -49,5 +58,11 @@ impl Engine {
         for (vm, target, since) in starved {
             let _ = self.tell(vm, Fact::Starves { target, since });
         }
+    }
+
+    /// The weight that each thread of a VM has now, in thousandths; positive.
+    fn weight_now(&self, vm: VmId) -> u64 {
+        let weight = self.vms.get(&vm).map_or(1, |state| u64::from(state.weight));
+        weight.saturating_mul(u64::from(self.permille(vm))).max(1)
     }
 }

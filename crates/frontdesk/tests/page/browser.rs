@@ -11,6 +11,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// Generous: a browser on a busy machine is slow.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -19,12 +20,16 @@ const PATIENCE: Duration = Duration::from_secs(300);
 pub(crate) struct Driver {
     process: Child,
     address: String,
+    /// Where the browsers' profiles are, which they leave behind.
+    _folder: TempDir,
 }
 
 impl Driver {
     /// None if it is not installed.
     pub(crate) fn start() -> Option<Driver> {
-        let started = Command::new("chromedriver").arg("--port=0").stdout(Stdio::piped()).spawn();
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new("chromedriver");
+        let started = command.arg("--port=0").env("TMPDIR", folder.path()).stdout(Stdio::piped()).spawn();
         let mut process = started.ok()?;
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
         let mut ports = lines.map_while(Result::ok).filter_map(|line| {
@@ -32,7 +37,7 @@ impl Driver {
             Some(port.trim_end_matches('.').to_owned())
         });
         let port = ports.next().expect("chromedriver says where it listens");
-        Some(Driver { process, address: format!("http://127.0.0.1:{port}") })
+        Some(Driver { process, address: format!("http://127.0.0.1:{port}"), _folder: folder })
     }
 
     pub(crate) async fn browser(&self, of_chrome: serde_json::Value) -> Browser {

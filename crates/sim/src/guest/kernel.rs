@@ -351,6 +351,11 @@ impl GuestKernel {
         self.cpus[vcpu].halted
     }
 
+    /// Whether a clock tick waits until a vCPU runs.
+    pub(crate) fn is_to_tick(&self, vcpu: usize) -> bool {
+        self.cpus[vcpu].pending.iter().any(|interrupt| matches!(interrupt, Interrupt::Tick))
+    }
+
     /// A vCPU has run for so long.
     pub(crate) fn ran(&mut self, vcpu: usize, time: Nanos) {
         let cpu = &mut self.cpus[vcpu];

@@ -122,7 +122,9 @@ impl World {
             }
             IoJob::Tick { vm, vcpu } => {
                 self.vms[vm].ticking[vcpu] = false;
-                if !self.vms[vm].guest.is_idle(vcpu) {
+                // One that a vCPU has not taken yet stands for all that come meanwhile.
+                let guest = &self.vms[vm].guest;
+                if !guest.is_idle(vcpu) && !guest.is_to_tick(vcpu) {
                     self.interrupt(machine, vm, vcpu, Interrupt::Tick);
                 }
             }

@@ -196,6 +196,31 @@ fn who_owes_for_boosts_is_overdrawn_and_repays_with_half_of_its_share_while_some
     assert_eq!(settled(2, 50 * MS, true).permille(VmId(0)), FULL);
 }
 
+/// What is left to those who are not boosted is all at first, then what boosts leave, and a tenth at least.
+#[test]
+fn what_is_not_boosted_is_known_of_all_together() {
+    const MS: u64 = 1_000_000;
+    let config = Config::default();
+    let unboosted = |boosted: u64| {
+        let mut ledger = Ledger::default();
+        let account = |vm, windows: u64, ran: u64, boosted: u64| {
+            VmAccount { ran: windows * ran, boosted: windows * boosted, ..VmAccount::on(vm, &[0]) }
+        };
+        for windows in 0..=40 {
+            let accounts = [account(0, windows, 40 * MS, boosted), account(1, windows, 10 * MS, 0)];
+            if windows == 0 {
+                ledger.open(Time(0), accounts.into_iter(), &config);
+                assert_eq!(ledger.unboosted(), 1000);
+            }
+            ledger.settle(Time(windows * 50 * MS), &accounts, &config);
+        }
+        ledger.unboosted()
+    };
+    assert_eq!(unboosted(0), 1000);
+    assert!((590..=610).contains(&unboosted(20 * MS)), "{}", unboosted(20 * MS));
+    assert_eq!(unboosted(50 * MS), 100);
+}
+
 /// A VM that is owed CPU has a share that is low still, and gets nothing for it. It grows by little at a
 /// time, but it grows.
 #[test]
