@@ -42,7 +42,7 @@ impl Engine {
             let weight = self.weight_now(*vm);
             for (target, since, pcpu) in state.starving() {
                 let (rivals, weights) = wanted.get(&pcpu).copied().unwrap_or((1, weight));
-                // Whose share is lowered waits for longer, and so do all while much of the time goes to boosts.
+                // Whose share is lowered waits for longer, and so do all while boosts have much of the time.
                 let slices = rivals.max(weights / weight).saturating_mul(ROUNDS);
                 let turns = slice.saturating_mul(slices).saturating_mul(1000) / unboosted;
                 let due = since.plus(longest.max(turns));

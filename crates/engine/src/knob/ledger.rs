@@ -129,7 +129,8 @@ impl Ledger {
         let due = sum(|book| book.due_lately);
         let boosted = sum(|book| book.boosted_lately).min(due);
         let full = u128::from(FULL);
-        u64::try_from(((due - boosted) * full).checked_div(due).unwrap_or(full)).map_or(1000, |part| part.max(100))
+        u64::try_from(((due - boosted) * full).checked_div(due).unwrap_or(full))
+            .map_or(1000, |part| part.max(100))
     }
 
     /// A VM repays what it owes later, if that is little; returns whether its share changes by that.

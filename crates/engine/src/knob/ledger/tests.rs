@@ -203,8 +203,10 @@ fn what_is_not_boosted_is_known_of_all_together() {
     let config = Config::default();
     let unboosted = |boosted: u64| {
         let mut ledger = Ledger::default();
-        let account = |vm, windows: u64, ran: u64, boosted: u64| {
-            VmAccount { ran: windows * ran, boosted: windows * boosted, ..VmAccount::on(vm, &[0]) }
+        let account = |vm, windows: u64, ran: u64, boosted: u64| VmAccount {
+            ran: windows * ran,
+            boosted: windows * boosted,
+            ..VmAccount::on(vm, &[0])
         };
         for windows in 0..=40 {
             let accounts = [account(0, windows, 40 * MS, boosted), account(1, windows, 10 * MS, 0)];
