@@ -473,3 +473,19 @@ fn a_packet_for_a_vcpu_that_runs_is_delivered_at_once() {
     let pairs = || delivery.iter().zip(&responses);
     assert!(pairs().all(|(delivered, answered)| delivered < answered), "{:?}", pairs().collect::<Vec<_>>());
 }
+
+/// An interrupt controller has one bit for a vector: a vCPU that comes to a CPU after many ticks handles one.
+#[test]
+fn clock_ticks_that_a_vcpu_has_not_taken_are_one() {
+    let work = |interrupt: &str| {
+        let set = ["vm.desk.count=16", "duration=5s", "warmup=1s", "repeats=1"];
+        let scenario = load("desktops/echo.toml", &[&set[..], &[interrupt]].concat());
+        let simulated = simulate(&[scenario], 1, 1, &|_, _| {}).unwrap();
+        let rates = &simulated[0].outcome.arms["stock"].rates;
+        let hogs = rates.iter().filter(|(name, _)| name.ends_with("/hog"));
+        hogs.map(|(_, rate)| rate.per_s).sum::<f64>()
+    };
+    // Each tick of each of the sixteen would cost twice what the CPU has.
+    let (dear, cheap) = (work("sim.guest.interrupt=500us"), work("sim.guest.interrupt=3us"));
+    assert!(dear > cheap / 2.0, "{dear} of {cheap}");
+}
