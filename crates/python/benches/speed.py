@@ -22,8 +22,8 @@ ROOT = Path(__file__).resolve().parents[3]
 COMMAND = ROOT / "target/release/frontdesk"
 SCENARIO = ROOT / "scenarios/echo-mixed.toml"
 # So long that the command takes about a second.
-DURATION = "400s"
-TURNS = 7
+DURATION = "600s"
+TURNS = 25
 
 
 def timed(what: Callable[[], object]) -> float:
@@ -45,10 +45,20 @@ def call() -> bool:
         scenario = frontdesk.Scenario.load(SCENARIO, arms=["stock"], repeats=1, duration=DURATION)
         scenario.simulate(threads=1).summary()
 
-    turns = [(timed(lambda: run("sim", SCENARIO, *options, "--json", "/dev/null")), timed(package)) for _ in range(TURNS)]
-    command, own = (statistics.median(times) for times in zip(*turns))
-    print(f"a run: {command:.3f} s by the command, {own:.3f} s by the package: {100 * (own / command - 1):+.1f} %, bar +5 %")
-    return own <= 1.05 * command
+    by = {"command": lambda: run("sim", SCENARIO, *options, "--json", "/dev/null"), "package": package}
+    ratios, times = [], {name: [] for name in by}
+    for turn in range(TURNS):
+        # Each goes first in turn: the machine's speed changes from second to second.
+        for name in sorted(by, reverse=turn % 2 == 0):
+            times[name].append(timed(by[name]))
+        ratios.append(times["package"][-1] / times["command"][-1])
+    command, own, ratio = (statistics.median(of) for of in (times["command"], times["package"], ratios))
+    quarters = statistics.quantiles(ratios)
+    print(
+        f"a run: {command:.3f} s by the command, {own:.3f} s by the package: {100 * (ratio - 1):+.1f} % in the same turn "
+        f"(half of the turns {100 * (quarters[0] - 1):+.1f} to {100 * (quarters[2] - 1):+.1f}), bar +5 %"
+    )
+    return ratio <= 1.05
 
 
 def ray() -> bool:
