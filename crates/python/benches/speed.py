@@ -55,8 +55,9 @@ def call() -> bool:
     command, own, ratio = (statistics.median(of) for of in (times["command"], times["package"], ratios))
     quarters = statistics.quantiles(ratios)
     print(
-        f"a run: {command:.3f} s by the command, {own:.3f} s by the package: {100 * (ratio - 1):+.1f} % in the same turn "
-        f"(half of the turns {100 * (quarters[0] - 1):+.1f} to {100 * (quarters[2] - 1):+.1f}), bar +5 %"
+        f"a run: {command:.3f} s by the command, {own:.3f} s by the package: "
+        f"{100 * (ratio - 1):+.1f} % in the same turn (half of the turns {100 * (quarters[0] - 1):+.1f} to "
+        f"{100 * (quarters[2] - 1):+.1f}), bar +5 %"
     )
     return ratio <= 1.05
 
@@ -69,7 +70,8 @@ def ray() -> bool:
     # A short name, for sockets are in it.
     with tempfile.TemporaryDirectory(prefix="ray") as folder:
         os.environ["RAY_TMPDIR"] = folder
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False})
+        head = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
         cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
         try:
             long, _ = ratio(cluster.address, "180s", turns=3), ratio(cluster.address, "1s", turns=3)

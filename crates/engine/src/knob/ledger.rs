@@ -125,12 +125,10 @@ impl Ledger {
 
     /// What part of all CPU time was not boosted of late, in permille; a tenth at least.
     pub(crate) fn unboosted(&self) -> u64 {
-        let sum = |of: fn(&Book) -> u64| u128::from(total(self.books.values().map(of)));
-        let due = sum(|book| book.due_lately);
-        let boosted = sum(|book| book.boosted_lately).min(due);
-        let full = u128::from(FULL);
-        u64::try_from(((due - boosted) * full).checked_div(due).unwrap_or(full))
-            .map_or(1000, |part| part.max(100))
+        let due = total(self.books.values().map(|book| book.due_lately));
+        let boosted = total(self.books.values().map(|book| book.boosted_lately)).min(due);
+        let part = boosted.saturating_mul(1000).checked_div(due).unwrap_or(0);
+        1000u64.saturating_sub(part).max(100)
     }
 
     /// A VM repays what it owes later, if that is little; returns whether its share changes by that.
