@@ -1,7 +1,9 @@
 //! The report as one HTML file.
 
 use crate::arms::{Quantity, comparison};
-use crate::number::{bar, dash, extent, extent_of, latency, number, optional, percent, spread, throughput};
+use crate::number::{
+    bar, cells, dash, extent, extent_of, latency, number, optional, percent, spread, throughput,
+};
 use crate::{ReportError, figure, plot};
 use frontdesk_scenario::{ArmResult, Follow, Frames, NumberTable, Outcome, Rate, Summary, Timeline};
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -375,10 +377,10 @@ fn numbers(of: &NumberTable) -> Markup {
                 table {
                     thead { tr { @for name in of.names.iter().chain(&of.columns) { th { (name) } } } }
                     tbody {
-                        @for (names, numbers) in &of.rows {
+                        @for ((names, _), numbers) in of.rows.iter().zip(cells(of)) {
                             tr {
                                 @for name in names { td { (name) } }
-                                @for number in numbers { td { (optional(*number)) } }
+                                @for number in numbers { td { (number) } }
                             }
                         }
                     }

@@ -1,6 +1,6 @@
 //! Numbers as people read them.
 
-use frontdesk_scenario::{Bar, Check, Latency, Rate, Unit};
+use frontdesk_scenario::{Bar, Check, Latency, NumberTable, Rate, Unit};
 use std::ops::RangeInclusive;
 
 /// About three significant digits: 0.012, 1.15, 74.8, 1234, 5.21 M.
@@ -35,6 +35,19 @@ pub(crate) fn trimmed(value: f64) -> String {
 /// A number, or a dash for what was not measured.
 pub(crate) fn optional(value: Option<f64>) -> String {
     value.map_or_else(dash, number)
+}
+
+/// The numbers of each row of a table. A column of nothing but whole ones counts something.
+pub(crate) fn cells(of: &NumberTable) -> Vec<Vec<String>> {
+    let in_column = |column: usize| of.rows.iter().filter_map(move |(_, row)| *row.get(column)?);
+    let counts = |column| in_column(column).all(|value| value.fract() == 0.0 && value.abs() < 1e6);
+    let columns = of.rows.iter().map(|(_, row)| row.len()).max().unwrap_or(0);
+    let counts: Vec<bool> = (0..columns).map(counts).collect();
+    let text = |(value, counts): (&Option<f64>, &bool)| match value {
+        Some(count) if *counts => format!("{count:.0}"),
+        other => optional(*other),
+    };
+    of.rows.iter().map(|(_, row)| row.iter().zip(&counts).map(text).collect()).collect()
 }
 
 /// A fraction in percent, with one decimal.

@@ -1,7 +1,9 @@
 //! The result as tables for a terminal.
 
 use crate::arms::is_hog;
-use crate::number::{bar, dash, extent, extent_of, latency, number, optional, percent, spread, throughput};
+use crate::number::{
+    bar, cells, dash, extent, extent_of, latency, number, optional, percent, spread, throughput,
+};
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, LineStyle, Table, presets};
 use frontdesk_scenario::{NumberTable, Outcome};
 
@@ -159,8 +161,8 @@ fn arms(outcome: &Outcome) -> Table {
 fn numbers(of: &NumberTable) -> Table {
     let header: Vec<&str> = of.names.iter().chain(&of.columns).map(String::as_str).collect();
     let mut table = empty(&header, of.names.len());
-    for (names, numbers) in &of.rows {
-        table.add_row(names.iter().cloned().chain(numbers.iter().map(|number| optional(*number))));
+    for ((names, _), numbers) in of.rows.iter().zip(cells(of)) {
+        table.add_row(names.iter().cloned().chain(numbers));
     }
     table
 }

@@ -626,13 +626,15 @@ fn a_study_is_told_as_a_table_and_drawn() {
     let numbers = NumberTable {
         title: "Numbers".to_owned(),
         names: vec!["arm".to_owned()],
-        columns: vec!["missed, %".to_owned(), "worst".to_owned()],
-        rows: vec![(vec!["ours".to_owned()], vec![Some(0.125), None])],
+        columns: vec!["missed, %".to_owned(), "worst".to_owned(), "runs".to_owned()],
+        rows: vec![(vec!["ours".to_owned()], vec![Some(0.125), None, Some(37.0)])],
     };
     let figures = vec![chart(Mark::Line), chart(Mark::Dot), chart(Mark::Bar), map, empty];
     let outcome = Outcome { tables: vec![numbers], figures, ..nothing() };
     let text = frontdesk_report::table(&outcome, 80, false);
     assert!(text.contains("missed, %") && text.contains("0.125") && text.contains('–'), "{text}");
+    // A count has no decimals.
+    assert!(text.contains(" 37") && !text.contains("37."), "{text}");
     let svg = frontdesk_report::svg_figures(&outcome).unwrap();
     for told in ["a &lt;chart&gt;", "a map", "33.2", "10ms", "ours"] {
         assert!(svg.contains(told), "{told}");
