@@ -34,6 +34,8 @@ const OVER: Duration = Duration::from_secs(12);
 /// What begins or ends is not measured.
 const SETTLED: Duration = Duration::from_secs(2);
 const FAKES: usize = 8;
+/// So often a second each tells 64 switches, which is a little less than a reporter alone may.
+const PACED: u32 = 1_100;
 /// The part that others' responses may be slower, their shares be off, and the daemon may use of a core.
 const SLOWER: f64 = 0.1;
 const SHARE: f64 = 0.02;
@@ -205,11 +207,12 @@ fn fakes(place: &Place, attack: &str, round: usize) -> Result<(Vec<FakeQemu>, Ve
     let mut cpu = CpuSet::new();
     cpu.set(0);
     let (mut all, mut groups) = (Vec::new(), Vec::new());
+    let name_of = |n| format!("{}-{round}-{n}", attack.replace(' ', "-"));
     for n in 0..FAKES {
-        let name = format!("{attack}-{round}-{n}");
+        let name = name_of(n);
         let tasks = place.path(&format!("{name}.tasks"));
         let words = match attack {
-            "reports" => [
+            "reports" | "paced reports" => [
                 "-chardev".into(),
                 format!("socket,id=tasks,path={tasks},server=on,wait=off"),
                 "-device".into(),
@@ -222,11 +225,11 @@ fn fakes(place: &Place, attack: &str, round: usize) -> Result<(Vec<FakeQemu>, Ve
         sched_setaffinity(Pid::from_raw(vm.pid().cast_signed()), &cpu)?;
         let group = place.keeper.create_group(&place.root, &format!("frontdesk-{name}-{}", vm.pid()))?;
         group.add(vm.pid())?;
-        if attack == "rings" {
-            vm.order("ring")?;
-        }
-        if attack == "reports" {
-            vm.order(&format!("reports {tasks}"))?;
+        match attack {
+            "rings" => vm.order("ring")?,
+            "reports" => vm.order(&format!("reports {tasks}"))?,
+            "paced reports" => vm.order(&format!("reports {tasks} {PACED}"))?,
+            _ => {}
         }
         vm.order(&format!("listen {} {name}", place.path(&format!("{name}.qmp"))))?;
         vm.order("compute")?;
@@ -234,7 +237,7 @@ fn fakes(place: &Place, attack: &str, round: usize) -> Result<(Vec<FakeQemu>, Ve
         groups.push(group);
     }
     for n in 0..FAKES {
-        heard(&["following the VM", &format!("\"{attack}-{round}-{n}\"")])?;
+        heard(&["following the VM", &format!("\"{}\"", name_of(n))])?;
     }
     for vm in &mut all {
         match attack {
@@ -251,7 +254,7 @@ fn by_qemus() -> Result<()> {
     let (mut town, daemon) = Town::new()?;
     let mut found = BTreeMap::<&str, Vec<Measured>>::new();
     for round in 0..REPEATS {
-        for attack in ["none", "rings", "events", "reports", "names"] {
+        for attack in ["none", "rings", "events", "reports", "paced reports", "names"] {
             let (all, _groups) = fakes(&town.place, attack, round)?;
             let pids: Vec<i32> = all.iter().map(|vm| vm.pid().cast_signed()).collect();
             found.entry(attack).or_default().push(town.measure(&pids)?);

@@ -20,6 +20,7 @@ use std::{
     process::{Child, ChildStdin, Command, ExitCode, Stdio},
     sync::{Arc, Mutex, PoisonError, mpsc},
     thread,
+    time::{Duration, Instant},
 };
 
 /// A running one, killed with the value.
@@ -53,8 +54,9 @@ impl FakeQemu {
     /// `listen PATH NAME`; `plug`; `mute`, to answer nobody any more; `flood`, to tell whoever connects
     /// events without end; `ring`, to be a QEMU with the plugin, `switch`, to tell of a task, and `spin`, to
     /// fill its ring; `tap NAME`, to have a network device;
-    /// `reports PATH`, to pass there for a guest's reporter that has very much to tell; `names`, to call a
-    /// thread something else without end; `compute`; `vhost`, to have a worker of the kernel's; `crowd`, to
+    /// `reports PATH`, to pass there for a guest's reporter that has very much to tell, and `reports PATH N`,
+    /// for one that tells so much N times a second; `names`, to call a thread something else without end;
+    /// `compute`; `vhost`, to have a worker of the kernel's; `crowd`, to
     /// have more threads than are looked at, and `births`, to start others without end; or an event's name.
     pub(crate) fn order(&mut self, order: &str) -> Result<()> {
         Ok(writeln!(self.orders, "{order}")?)
@@ -99,15 +101,21 @@ fn spin(ring: &Producer) {
     }
 }
 
-/// Tells whoever connects of switches of tasks without end, as a guest's reporter does.
-fn reports(listener: &UnixListener) {
+/// Tells whoever connects of switches of tasks without end, as a guest's reporter does, 64 at a time; so often
+/// in a second, or as often as it can.
+fn reports(listener: &UnixListener, rate: Option<u32>) {
     let hello = GuestMessage::Hello { magic: MAGIC, version: VERSION, vcpus: 1 };
     for mut client in listener.incoming().flatten() {
         let mut said = Vec::new();
         encode(&hello, MAX_ENCODED, &mut said);
         let mut task = 1_u32;
+        let began = Instant::now();
         while client.write_all(&said).is_ok() {
             said.clear();
+            if let Some(rate) = rate {
+                let due = began + Duration::from_secs(1) * (task / 64) / rate;
+                thread::sleep(due.saturating_duration_since(Instant::now()));
+            }
             for _ in 0..64 {
                 let at_ns = frontdesk_linux::monotonic_ns();
                 task = task.wrapping_add(1);
@@ -229,9 +237,10 @@ pub(crate) fn main() -> ExitCode {
                 let ring = now.ring.clone();
                 thread::spawn(move || ring.as_deref().map(spin));
             }
-            ["reports", path] => {
+            ["reports", path, ref rate @ ..] => {
                 let Ok(listener) = UnixListener::bind(path) else { return ExitCode::FAILURE };
-                thread::spawn(move || reports(&listener));
+                let rate = rate.first().and_then(|rate| rate.parse().ok());
+                thread::spawn(move || reports(&listener, rate));
             }
             ["names"] => drop(thread::spawn(names)),
             ["compute"] => drop(thread::spawn(compute)),

@@ -4,12 +4,19 @@ use super::clock::HostTime;
 use super::session::Told;
 use super::{EpisodeOrder, ReporterSource};
 use frontdesk_engine::{Event, Time, VmId};
+use frontdesk_guest_protocol::MAX_MESSAGES_PER_SECOND;
 use rustix::event::{Timespec, epoll};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
+
+/// What all may cost in a second, in messages: as much as one. A message takes some 0.4 us.
+const MOST: u32 = MAX_MESSAGES_PER_SECOND;
+/// And what each may, whatever the others do: one of ours that is woken each millisecond, and some thousand
+/// switches.
+const ENOUGH: u32 = 25_000;
 
 /// The reporters of those VMs that have a port for one.
 #[derive(Debug)]
@@ -94,7 +101,24 @@ impl Reporters {
                 source.receive(now);
             }
         }
+        self.bound(now.monotonic);
         Ok(())
+    }
+
+    /// If all together say too much, those that say the most are not listened to for a while.
+    fn bound(&mut self, now: Time) {
+        let mut all: u32 = self.sources.values().fold(0, |sum, source| source.cost(now).saturating_add(sum));
+        while all > MOST {
+            let Some(source) = self.sources.values_mut().max_by_key(|source| source.cost(now)) else {
+                return;
+            };
+            let cost = source.cost(now);
+            if cost <= ENOUGH {
+                return;
+            }
+            source.hang_up(now);
+            all = all.saturating_sub(cost);
+        }
     }
 
     /// Appends what is due by `now` of the VMs of which reporters are `believed`, and gives all that those of

@@ -20,6 +20,9 @@ const MAX_NAMES: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 /// second at most.
 const WAKE_COST: u32 = 20;
 
+/// In nanoseconds.
+const SECOND: u64 = 1_000_000_000;
+
 /// What no reporter of ours does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Offence {
@@ -167,8 +170,13 @@ impl ReporterSession {
         self.charge(WAKE_COST, now.monotonic)
     }
 
+    /// What it has cost since its second began.
+    pub(super) fn cost(&self, now: Time) -> u32 {
+        if now.since(self.budget.0) < SECOND { self.budget.1 } else { 0 }
+    }
+
     fn charge(&mut self, cost: u32, now: Time) -> Result<(), Offence> {
-        if now.since(self.budget.0) >= 1_000_000_000 {
+        if now.since(self.budget.0) >= SECOND {
             self.budget = (now, 0);
         }
         self.budget.1 = self.budget.1.saturating_add(cost);

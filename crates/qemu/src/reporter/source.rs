@@ -23,8 +23,8 @@ const PATIENCE_NS: u64 = 1_000_000_000;
 const RETRY_NS: u64 = 1_000_000_000;
 /// Longest time to the next attempt, and the life of a connection that counts as a success.
 const MAX_RETRY_NS: u64 = 64_000_000_000;
-/// Bytes taken at a time: no VM holds up the others.
-const CHUNK: usize = 16 << 10;
+/// Bytes taken at a time, more than a report of ours has: no VM holds up the others.
+const CHUNK: usize = 4 << 10;
 
 /// Why a guest's reporter cannot be heard.
 #[derive(Debug, thiserror::Error)]
@@ -203,6 +203,16 @@ impl ReporterSource {
         if let Err(error) = link.receive(&mut self.session, now) {
             self.fail(error, now.monotonic);
         }
+    }
+
+    /// What it has cost since its second began, in messages: nothing if it is not listened to.
+    pub(super) fn cost(&self, now: Time) -> u32 {
+        if self.link.is_ok() { self.session.cost(now) } else { 0 }
+    }
+
+    /// Listens to it no more for a while.
+    pub(super) fn hang_up(&mut self, now: Time) {
+        self.fail(ReporterError::Flood, now);
     }
 
     /// Appends what is due by `now` to `out`, as events of `vm`. To be called often, for it also looks after

@@ -291,6 +291,58 @@ fn a_guest_that_wakes_the_host_without_end_is_not_listened_to() {
     assert!((2_000..10_000).contains(&wakes), "{wakes}");
 }
 
+/// Each of them says less than one may. Who says little is heard, whatever they do.
+#[test]
+fn guests_that_say_too_much_all_together_are_not_listened_to() {
+    let home = tempfile::tempdir().unwrap();
+    let own = std::process::id().cast_signed();
+    let mut reporters = Reporters::new(Duration::from_micros(500)).unwrap();
+    let mut streams: Vec<UnixStream> = (0..9)
+        .map(|number| {
+            let path = home.path().join(number.to_string());
+            let listener = UnixListener::bind(&path).unwrap();
+            assert!(reporters.follow(VmId(number), (own, Some(&path)), 1, Duration::ZERO, Time(1)).unwrap());
+            listener.accept().unwrap().0
+        })
+        .collect();
+    let now = HostTime { monotonic: Time(1_000 * MS), raw_ns: 1_000 * MS };
+    let said = |message, count| {
+        let mut bytes = Vec::new();
+        (0..count).for_each(|_| assert!(encode(&message, usize::MAX, &mut bytes)));
+        bytes
+    };
+    let hello =
+        said(GuestMessage::Hello { magic: MAGIC, version: frontdesk_guest_protocol::VERSION, vcpus: 1 }, 1);
+    let much = said(GuestMessage::Lost { count: 1 }, 1_000);
+    for stream in &mut streams {
+        stream.write_all(&hello).unwrap();
+    }
+    reporters.receive(now).unwrap();
+    let live = |reporters: &Reporters| -> Vec<u32> {
+        (0..9).filter(|vm| reporters.get(VmId(*vm)).unwrap().is_live()).collect()
+    };
+    assert_eq!(live(&reporters).len(), 9);
+    // Eight say 20,000 each, which is enough for each, and then 20,000 more.
+    for (until, left) in [(20, 9), (40, 3)] {
+        for _ in until - 20..until {
+            for stream in &mut streams[1..] {
+                // The host may have hung up.
+                let _ = stream.write_all(&much);
+            }
+            while streams_wait(&reporters) {
+                reporters.receive(now).unwrap();
+            }
+        }
+        let live = live(&reporters);
+        assert!(live.contains(&0) && live.len() == left, "{live:?}");
+    }
+}
+
+fn streams_wait(reporters: &Reporters) -> bool {
+    let mut fds = [rustix::event::PollFd::from_borrowed_fd(reporters.fd(), rustix::event::PollFlags::IN)];
+    rustix::event::poll(&mut fds, Some(&rustix::event::Timespec::default())).unwrap() == 1
+}
+
 #[test]
 fn another_version_is_told() {
     let mut fake = Fake::new();
