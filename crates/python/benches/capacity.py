@@ -26,6 +26,8 @@ REFERENCE = ROOT / "scenarios/echo-mixed.toml"
 ARMS = ("stock", "frontdesk")
 # Large and small take turns, for the machine's speed changes within minutes.
 SIZES = (12, 2, 8, 4, 10, 6)
+# A result is made again if its desktops got less than this part of the other's own work done.
+DISTURBED = 0.7
 LIMITS_MS = (10, 15, 20, 25, 35, 50)
 
 
@@ -54,9 +56,25 @@ def held(curve: dict[int, float], limit_ms: float) -> float:
     return points[-1][0]
 
 
+def pace(result: Path, arm: str) -> float:
+    """Rounds of the desktops' own work in a second of CPU time, which tells how fast the machine was."""
+    (repeat,) = json.loads(result.read_text())["arms"][arm]["repeats"]
+    rounds = sum(rate["per_s"] for name, rate in repeat["rates"].items() if name.endswith("/hog")) * repeat["seconds"]
+    return rounds / sum(repeat["cpu_ms"].values()) * 1e3
+
+
+def disturbed(results: list[Path]) -> Path | None:
+    """That of two results of a size in which the machine was much slower, if there is one."""
+    for arm in ARMS:
+        slow, fast = sorted(results, key=lambda result: pace(result, arm))
+        if pace(slow, arm) < DISTURBED * pace(fast, arm):
+            return slow
+    return None
+
+
 def measure() -> tuple[dict[str, dict[int, float]], list[Path]]:
     """Each size twice, in two orders, and the reference before, between and after them."""
-    curves: dict[str, dict[int, list[float]]] = {arm: {} for arm in ARMS}
+    results: dict[int, list[Path]] = {size: [] for size in SIZES}
     references = []
 
     def refer() -> None:
@@ -64,17 +82,29 @@ def measure() -> tuple[dict[str, dict[int, float]], list[Path]]:
         run("lab", REFERENCE, "--arms", "io-only", "--repeats", "1", "--json", references[-1], may_fail=True)
         print(f"the reference: p10 {percentile(references[-1], 'io-only', 10):.2f} ms", flush=True)
 
+    def lab(size: int, result: Path) -> None:
+        run("lab", DESKTOPS, "--set", f"vm.desk.count={size}", "--repeats", "1", "--json", result, may_fail=True)
+        said = (f"{arm} {percentile(result, arm, 95):.1f} ms, own work at {pace(result, arm):.0f}" for arm in ARMS)
+        print(f"{size} desktops: p95 {'; '.join(said)}", flush=True)
+
     refer()
     for turn, sizes in enumerate((SIZES, SIZES[::-1])):
         for size in sizes:
-            result = KEPT / f"{size}-desktops-{turn}.json"
-            run("lab", DESKTOPS, "--set", f"vm.desk.count={size}", "--repeats", "1", "--json", result, may_fail=True)
-            p95 = {arm: percentile(result, arm, 95) for arm in ARMS}
-            for arm in ARMS:
-                curves[arm].setdefault(size, []).append(p95[arm])
-            print(f"{size} desktops: p95 " + ", ".join(f"{arm} {p95[arm]:.1f} ms" for arm in ARMS), flush=True)
+            results[size].append(KEPT / f"{size}-desktops-{turn}.json")
+            lab(size, results[size][-1])
         refer()
-    return {arm: {size: statistics.mean(of) for size, of in curve.items()} for arm, curve in curves.items()}, references
+    for size in SIZES:
+        # On a machine that is never at peace there is an end to it.
+        for _ in range(3):
+            if (result := disturbed(results[size])) is None:
+                break
+            print("in one of two the machine was much slower: that one again", flush=True)
+            lab(size, result)
+    curves = {
+        arm: {size: statistics.mean(percentile(of, arm, 95) for of in results[size]) for size in SIZES}
+        for arm in ARMS
+    }
+    return curves, references
 
 
 def answers(limit_ms: int, reference: Path) -> dict[str, tuple[int, int]]:
