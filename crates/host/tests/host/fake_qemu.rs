@@ -101,8 +101,8 @@ fn spin(ring: &Producer) {
     }
 }
 
-/// Tells whoever connects of switches of tasks without end, as a guest's reporter does, 64 at a time; so often
-/// in a second, or as often as it can.
+/// Tells whoever connects of switches of tasks without end, as a guest's reporter does, 64 at a time; so
+/// often in a second, or as often as it can.
 fn reports(listener: &UnixListener, rate: Option<u32>) {
     let hello = GuestMessage::Hello { magic: MAGIC, version: VERSION, vcpus: 1 };
     for mut client in listener.incoming().flatten() {
