@@ -93,7 +93,6 @@ impl Daemon {
             }
             let lively = self.last_boost.is_some_and(|boost| monotonic().since(boost) < LIVELY);
             let many = if lively { MANY } else { FLOOD };
-            // Few in a moment may be many in a tick.
             let now = monotonic();
             let since = now.since(std::mem::replace(&mut self.emptied, now));
             self.tick = next_tick(self.tick, since, self.handled, many);
