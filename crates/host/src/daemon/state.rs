@@ -32,9 +32,9 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-/// Events that woke nobody are fetched at least this often while there are many, and more often if there are
-/// very many. What has piled up is handled before the packet that ends the wait, so the pile must be small
-/// when one comes; and a daemon that ran just before finds its memory in the cache.
+/// Events that woke nobody are fetched at least this often while there are many. What has piled up is handled
+/// before the packet that ends the wait, so the pile must be small when one comes; and a daemon that ran just
+/// before finds its memory in the cache.
 pub(super) const TICK: u64 = 5_000_000;
 /// What the kernel's scheduler lets a thread run while others wait, of Linux 6.6 and of those before.
 const SLICE_FILES: [&str; 2] =

@@ -13,10 +13,6 @@ use rustix::event::{Timespec, epoll};
 
 /// While next to nothing happens, at least this often.
 const IDLE_TICK: u64 = 80_000_000;
-/// And no more often than this, however much does.
-const LEAST_TICK: u64 = 1_000_000;
-/// So many events are a small pile: work for a twentieth of what an answer takes, or so.
-const PILE: u64 = 256;
 /// So many events in a tick are many.
 const MANY: usize = 32;
 /// And so many even while nobody is boosted, for the rings must not get full.
@@ -38,19 +34,6 @@ const LOOK: u64 = 1_000_000_000;
 
 /// How often the engine is told what threads run that are not followed one by one, while it settles nothing.
 const OTHERS: u64 = 100_000_000;
-
-/// How long events may pile up next, after `handled` ones in so many nanoseconds, of which `many` are many.
-fn next_tick(tick: u64, since: u64, handled: usize, many: usize) -> u64 {
-    if handled >= many {
-        let of_a_pile = since.saturating_mul(PILE) / handled.max(1) as u64;
-        of_a_pile.clamp(LEAST_TICK, TICK)
-    } else if since >= tick {
-        // Few in a moment may be many in a tick.
-        (tick * 2).min(IDLE_TICK)
-    } else {
-        tick
-    }
-}
 
 impl Daemon {
     pub(super) fn follow_until(&mut self, until: Until) -> Result<(), DaemonError> {
@@ -93,9 +76,14 @@ impl Daemon {
             }
             let lively = self.last_boost.is_some_and(|boost| monotonic().since(boost) < LIVELY);
             let many = if lively { MANY } else { FLOOD };
-            let now = monotonic();
-            let since = now.since(std::mem::replace(&mut self.emptied, now));
-            self.tick = next_tick(self.tick, since, self.handled, many);
+            // Few in a moment may be many in a tick.
+            let waited = monotonic().since(self.emptied) >= self.tick;
+            self.emptied = monotonic();
+            self.tick = match self.handled >= many {
+                true => TICK,
+                false if waited => (self.tick * 2).min(IDLE_TICK),
+                false => self.tick,
+            };
             if notification && self.take_notifications()? && until == Until::Settled {
                 return Ok(());
             }
@@ -272,22 +260,5 @@ impl Daemon {
             }
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn piles_stay_small_however_fast_they_grow() {
-        const MS: u64 = 1_000_000;
-        let next = |tick, since, handled| next_tick(tick, since, handled, MANY);
-        assert_eq!(next(40 * MS, 40 * MS, 0), IDLE_TICK, "next to nothing happens");
-        assert_eq!(next(40 * MS, MS, 5), 40 * MS, "few in a moment");
-        assert_eq!(next(40 * MS, 40 * MS, 100), TICK, "many");
-        assert_eq!(next(TICK, TICK, 1000), 1_280_000, "and very many: a pile each");
-        assert_eq!(next(TICK, TICK, 16_000), LEAST_TICK);
-        assert_eq!(next(LEAST_TICK, LEAST_TICK, 20), 2 * LEAST_TICK);
     }
 }
