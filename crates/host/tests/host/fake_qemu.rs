@@ -54,7 +54,7 @@ impl FakeQemu {
     /// `listen PATH NAME`; `plug`; `mute`, to answer nobody any more; `flood`, to tell whoever connects
     /// events without end; `ring`, to be a QEMU with the plugin, `switch`, to tell of a task, and `spin`, to
     /// fill its ring; `tap NAME`, to have a network device; `reports PATH`, to pass there for a guest's
-    /// reporter that has very much to tell, and `reports PATH N`, for one that tells so much N times a second;
+    /// reporter that has very much to tell, and `reports PATH N`, for one that does so N times a second;
     /// `names`, to call a thread something else without end; `compute`; `vhost`, to have a worker of the
     /// kernel's; `crowd`, to have more threads than are looked at, and `births`, to start others without end;
     /// or an event's name.
