@@ -9,7 +9,7 @@ pub(super) const MAGIC: [u8; 8] = *b"fdsk\r\n\0\n";
 /// it meant. Another cannot be read.
 pub(super) const MAJOR: u16 = 5;
 /// Counts up when fields or kinds of records are added, which older releases leave out.
-pub(super) const MINOR: u16 = 10;
+pub(super) const MINOR: u16 = 11;
 /// Bytes of a block before compression, at most: room for the state of an engine with thousands of vCPUs.
 pub(super) const MAX_BLOCK: usize = 64 << 20;
 /// Bytes of a block after compression, at most; what cannot be compressed grows a little.

@@ -36,7 +36,7 @@ const RECORDING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../frontdesk/tests
 /// How long an action took, in nanoseconds, that was not taken on the host of a recording.
 const LATENCY: u64 = 100_000;
 /// The version that this release writes.
-const VERSION: &str = "5.10";
+const VERSION: &str = "5.11";
 
 /// The names of the recordings in the corpus.
 fn names() -> Vec<String> {

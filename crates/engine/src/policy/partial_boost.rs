@@ -179,7 +179,7 @@ impl PartialBoost {
 
     fn start(&mut self, index: u16, part: BoostRole, since: Time, view: &View<'_>, asks: &mut Vec<Ask>) {
         let ahead = |vcpu: &BoostedVcpu| {
-            vcpu.serving.as_ref().is_some_and(|serving| serving.part == BoostRole::HelpsAhead)
+            vcpu.serving.as_ref().is_some_and(|serving| serving.part.level() > Boost::Io)
         };
         let was_ahead = self.vcpus.iter().any(ahead);
         let known = view.guest.vcpus.get(usize::from(index));
@@ -196,12 +196,11 @@ impl PartialBoost {
         let until = serving.end(ran, view);
         vcpu.serving = Some(Serving { until, ..serving });
         self.lingers = false;
-        let level = |ahead| if ahead { Boost::Multimedia } else { Boost::Io };
         // They deliver what the vCPU waits for: they must never be behind it.
-        let emulators = level(was_ahead || part == BoostRole::HelpsAhead);
+        let emulators = if was_ahead { Boost::Multimedia } else { part.level() };
         let until_most = longest(view.now, tavs).plus(EMULATOR_GRACE);
         asks.push(boost_to(BoostTarget::Emulators, emulators, until_most));
-        asks.push(boost_to(BoostTarget::Vcpu(index), level(part == BoostRole::HelpsAhead), until));
+        asks.push(boost_to(BoostTarget::Vcpu(index), part.level(), until));
         asks.push(watch(index, longest(since, tavs)));
     }
 
@@ -221,12 +220,16 @@ impl PartialBoost {
         let Some(serving) = vcpu.serving.as_mut().filter(|serving| !serving.part.is_help()) else {
             return;
         };
-        (serving.waits, serving.ran_before) = (waits, ran);
+        serving.waits = waits;
+        // One that goes ahead does so no longer for that.
+        if serving.part != BoostRole::ServesAhead {
+            serving.ran_before = ran;
+        }
         let until = serving.end(ran, view);
         // One that may last longer now is extended when its time is over.
         if until < serving.until {
             serving.until = until;
-            asks.push(boost(BoostTarget::Vcpu(index), until));
+            asks.push(boost_to(BoostTarget::Vcpu(index), serving.part.level(), until));
         }
     }
 

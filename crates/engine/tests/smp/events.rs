@@ -196,6 +196,49 @@ fn who_helps_on_the_same_cpu_goes_first_but_not_for_long() {
     }
 }
 
+/// Both serve: one was woken first and runs on and on, for what the other one has, which is yet to take the
+/// device's interrupt and waits for the same physical CPU.
+#[test]
+fn who_is_yet_to_take_the_interrupt_goes_before_one_that_is_held_up_but_not_for_long() {
+    for (pcpu, takes) in [(NET, false), (NET, true), (2, false)] {
+        let mut world = World::new(2);
+        world.learn(1, true);
+        world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(1), pcpu });
+        world.feed(EventKind::TaskSwitch { vm: VM, vcpu: 1, task: ECHO });
+        world.feed(EventKind::Halt { vm: VM, vcpu: 1 });
+        world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(1), runnable: false });
+        world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(NET), runnable: true });
+        world.packet();
+        world.deliver(false);
+        world.feed(EventKind::Wake { vm: VM, thread: Thread::Vcpu(1), by: None });
+        world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(1), pcpu });
+        world.feed(EventKind::Resume { vm: VM, vcpu: 1 });
+        assert_eq!(world.boosted(), [0, 1]);
+        world.boosts();
+        world.now += THRESHOLD / 2;
+        world.engine.on_deadline(Time(world.now));
+        let ahead = if pcpu == NET { vec![(NET, Boost::Multimedia)] } else { vec![] };
+        assert_eq!(world.boosts(), ahead);
+        if takes {
+            world.feed(EventKind::Stop { vm: VM, thread: Thread::Vcpu(1), runnable: true });
+            world.feed(EventKind::Run { vm: VM, thread: Thread::Vcpu(NET), pcpu });
+            world.feed(EventKind::Interrupt { vm: VM, vcpu: NET, vector: VECTOR });
+            world.ipi(1);
+            assert_eq!(world.boosts(), [(NET, Boost::Io)], "it is handed on");
+        }
+        world.now += THRESHOLD / 8;
+        world.engine.on_deadline(Time(world.now));
+        let expected = match (pcpu == NET, takes) {
+            (true, true) => vec![(NET, Boost::None)],
+            (true, false) => vec![(NET, Boost::Io)],
+            (false, _) => vec![],
+        };
+        assert_eq!(world.boosts(), expected, "on CPU {pcpu}, takes it: {takes}");
+        world.answer(1);
+        assert_eq!(world.boosted(), [], "on CPU {pcpu}, takes it: {takes}");
+    }
+}
+
 /// The vCPU of the server woke for an interrupt of before, found nothing to do and sleeps again when the
 /// other one interrupts it for the event that it was boosted for.
 #[test]

@@ -174,7 +174,6 @@ impl Daemon {
         let lock = Lock::take(&config.lock)?;
         let policy = config.settings.engine();
         let engine = Engine::new(policy.clone())?;
-        let control = Control::start(&config.settings.control)?;
         let hierarchy = Hierarchy::detect()?;
         // What the kernel does about a packet by itself comes before the packet is told of.
         let wanted = &config.settings.daemon;
@@ -197,6 +196,12 @@ impl Daemon {
         };
         let promise = guardian.as_ref().map(|guardian| guardian.promise(Promiser::Loop));
         let promise = promise.transpose().map_err(DaemonError::Threads)?;
+        if !config.settings.daemon.cpus.is_empty() {
+            // Before its other threads start, which come along. The guardian does not: it watches over a
+            // thread that may keep such a CPU.
+            realtime::pin(&config.settings.daemon.cpus)?;
+        }
+        let control = Control::start(&config.settings.control)?;
         let recordings = Recordings::new(config.record.as_deref().map(Recorder::create).transpose()?);
         let (mailbox, notifications) = Mailbox::new().map_err(DaemonError::Threads)?;
         let control_settings = &config.settings.control;
@@ -211,10 +216,6 @@ impl Daemon {
         epoll::add(&epoll, mailbox.bell(), Token::Notification.encode(), epoll::EventFlags::IN)?;
         if let Some(guardian) = &guardian {
             guardian.watch(&epoll, Token::Guardian.encode())?;
-        }
-        if !config.settings.daemon.cpus.is_empty() {
-            // Before its other threads start, which come along.
-            realtime::pin(&config.settings.daemon.cpus)?;
         }
         let mut trace = TraceReader::default();
         if config.act && config.record.is_some() {

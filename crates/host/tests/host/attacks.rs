@@ -128,7 +128,7 @@ impl Town {
         settings.daemon.cpus = vec![1];
         settings.tavs.io_threshold = Duration::from_millis(3);
         settings.tavs.pb_ratio = 0.5;
-        let daemon = Running::start(place.home.path(), settings)?;
+        let daemon = Running::start_unrecorded(place.home.path(), settings)?;
         for name in ["vm-1", "vm-2"] {
             heard(&["following the VM", &format!("\"{name}\"")])?;
         }

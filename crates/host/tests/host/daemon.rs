@@ -14,7 +14,9 @@ use frontdesk_linux::cgroup::{Group, Hierarchy};
 use frontdesk_record::{Record, read_recording};
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::sched_getaffinity;
 use std::{
+    collections::BTreeSet,
     env, fs,
     io::{self, Write},
     os::unix::net::{UnixListener, UnixStream},
@@ -32,6 +34,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("daemon_takes_another_configuration", takes_another_configuration),
         trial("daemon_only_watches_a_vm_in_a_shared_group", only_watches_a_vm_in_a_shared_group),
         trial("daemon_is_alone", is_alone),
+        trial("daemon_keeps_to_its_cpus_with_all_its_threads", keeps_to_its_cpus),
         trial("daemon_ends_when_its_guardian_is_killed", ends_when_its_guardian_is_killed),
     ]
 }
@@ -72,16 +75,25 @@ pub(crate) struct Running {
     stop: UnixStream,
     reloader: Reloader,
     thread: JoinHandle<Result<()>>,
-    recording: PathBuf,
+    recording: Option<PathBuf>,
 }
 
 impl Running {
+    /// It records what it does.
     pub(crate) fn start(home: &Path, settings: Settings) -> Result<Running> {
-        let recording = home.join("recording");
+        Running::start_with(home, settings, Some(home.join("recording")))
+    }
+
+    /// It records nothing, as when it is installed: what a recording costs is not the daemon's.
+    pub(crate) fn start_unrecorded(home: &Path, settings: Settings) -> Result<Running> {
+        Running::start_with(home, settings, None)
+    }
+
+    fn start_with(home: &Path, settings: Settings, recording: Option<PathBuf>) -> Result<Running> {
         let config = DaemonConfig {
             settings,
             act: true,
-            record: Some(recording.clone()),
+            record: recording.clone(),
             guardian: (env::current_exe()?, "guardian".into()),
             lock: home.join("lock"),
         };
@@ -99,11 +111,11 @@ impl Running {
         }
     }
 
-    /// Ends it; what it recorded.
+    /// Ends it; what it recorded, if it was to.
     pub(crate) fn end(self) -> Result<Vec<Record>> {
         drop(self.stop);
         self.thread.join().map_err(|_| anyhow!("the daemon panicked"))??;
-        Ok(read_recording(&self.recording)?)
+        Ok(self.recording.map_or(Ok(Vec::new()), |recording| read_recording(&recording))?)
     }
 }
 
@@ -322,6 +334,35 @@ fn is_alone() -> Result<()> {
     first.end()?;
     Running::start(place.home.path(), place.settings())?.end()?;
     Ok(())
+}
+
+fn keeps_to_its_cpus() -> Result<()> {
+    let place = Place::new()?;
+    let mut settings = place.settings();
+    settings.daemon.cpus = vec![1];
+    let before = threads()?;
+    let daemon = Running::start(place.home.path(), settings)?;
+    let mut names = Vec::new();
+    for tid in threads()?.difference(&before) {
+        let (name, cpus) = (
+            fs::read_to_string(format!("/proc/self/task/{tid}/comm"))?,
+            sched_getaffinity(Pid::from_raw(*tid))?,
+        );
+        ensure!(cpus.count() == 1 && cpus.is_set(1), "{} may run elsewhere", name.trim());
+        names.push(name.trim().to_owned());
+    }
+    for name in ["record", "control", "disks", "watcher"] {
+        ensure!(names.iter().any(|it| it == name), "no {name} among {names:?}");
+    }
+    daemon.end()?;
+    Ok(())
+}
+
+/// Those of this process.
+fn threads() -> Result<BTreeSet<i32>> {
+    fs::read_dir("/proc/self/task")?
+        .map(|task| Ok(task?.file_name().to_str().context("no text")?.parse()?))
+        .collect()
 }
 
 fn ends_when_its_guardian_is_killed() -> Result<()> {

@@ -4,7 +4,7 @@
 //! took the interrupt and woke the task elsewhere finishes its handler boosted; and when one that serves is
 //! held up, the others that want to run are boosted until the event is answered.
 
-use super::state::{BoostRole, BoostedVcpu, LOOK, MAX_TARGETS, PartialBoost, Serving, boost};
+use super::state::{BoostRole, BoostedVcpu, LOOK, MAX_TARGETS, PartialBoost, Serving, boost_to};
 use crate::action::BoostTarget;
 use crate::event::Time;
 use crate::infer::{GuestVcpu, bit};
@@ -57,8 +57,17 @@ impl PartialBoost {
         for (other, known) in woken.into_iter().chain(preempted).take(MAX_TARGETS) {
             let behind = pcpu.is_some() && known.seen.thread.pcpu == pcpu;
             let part = if behind { BoostRole::HelpsAhead } else { BoostRole::Helps };
-            self.help_by(other, part, since, view, asks);
+            if behind && self.has_not_come_to_serve(other) {
+                self.start(other, BoostRole::ServesAhead, since, view, asks);
+            } else {
+                self.help_by(other, part, since, view, asks);
+            }
         }
+    }
+
+    /// Whether a vCPU serves an event and has not run since it is boosted for it.
+    fn has_not_come_to_serve(&self, index: u16) -> bool {
+        self.vcpus.get(usize::from(index)).is_some_and(|vcpu| vcpu.serves() && !vcpu.has_run())
     }
 
     /// While the event is held up, one that is boosted has woken a vCPU that its emulator had wait: that one
@@ -90,7 +99,7 @@ impl PartialBoost {
             && serving.until > until
         {
             serving.until = until;
-            asks.push(boost(BoostTarget::Vcpu(index), until));
+            asks.push(boost_to(BoostTarget::Vcpu(index), serving.part.level(), until));
         }
     }
 

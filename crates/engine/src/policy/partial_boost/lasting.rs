@@ -1,7 +1,8 @@
 //! How long a boost lasts: whether it goes on when its time is over or its vCPU halts, and what is waited for
 //! after one whose event was not answered.
 
-use super::state::{BoostRole, BoostedVcpu, LOOK, PartialBoost, UNANSWERED, longest, unaided, watch};
+use super::state::{BoostRole, BoostedVcpu, LOOK, PartialBoost, UNANSWERED, boost, longest, unaided, watch};
+use crate::action::BoostTarget;
 use crate::event::Time;
 use crate::explain::{Cause, Reason};
 use crate::infer::Device;
@@ -23,6 +24,14 @@ impl PartialBoost {
         let over = longest(serving.since, &view.config.tavs) <= view.now;
         if over || serving.part == BoostRole::HelpsAhead {
             return None;
+        }
+        if serving.part == BoostRole::ServesAhead {
+            // It had its chance, and serves on beside the one that was held up.
+            (serving.part, serving.ran_before) = (BoostRole::Serves, ran);
+            serving.until = serving.end(ran, view);
+            let until = serving.until;
+            asks.push(boost(BoostTarget::Vcpu(index), until));
+            return (until > view.now).then_some(until);
         }
         let long = ran.saturating_sub(serving.ran_before) >= unaided(&view.config.tavs);
         let unaided = serving.part == BoostRole::Serves && (long || view.guest.is_kept_waiting());

@@ -58,12 +58,23 @@ pub(super) enum BoostRole {
     HelpsAhead,
     /// It handed the event on to one that serves, and finishes its handler, which holds such locks.
     Finishes,
+    /// It serves, and has not run yet, for one that serves as well is held up on the same physical CPU,
+    /// perhaps by this one: it goes before that one, but not for long.
+    ServesAhead,
 }
 
 impl BoostRole {
     /// Whether it is boosted for another one that serves the event.
     pub(super) fn is_help(self) -> bool {
         matches!(self, BoostRole::Helps | BoostRole::HelpsAhead | BoostRole::Finishes)
+    }
+
+    /// What it is preferred to.
+    pub(super) fn level(self) -> Boost {
+        match self {
+            BoostRole::HelpsAhead | BoostRole::ServesAhead => Boost::Multimedia,
+            BoostRole::Serves | BoostRole::Helped | BoostRole::Helps | BoostRole::Finishes => Boost::Io,
+        }
     }
 }
 
@@ -210,7 +221,9 @@ impl Serving {
             BoostRole::Serves => left.min(unaided(tavs).saturating_sub(ran)),
             BoostRole::Helped => left,
             BoostRole::Helps => left.min(nanos(tavs.io_threshold).saturating_sub(ran)),
-            BoostRole::HelpsAhead | BoostRole::Finishes => left.min(handler(tavs).saturating_sub(ran)),
+            BoostRole::HelpsAhead | BoostRole::ServesAhead | BoostRole::Finishes => {
+                left.min(handler(tavs).saturating_sub(ran))
+            }
         };
         view.now.plus(left).min(longest(self.since, tavs))
     }
