@@ -93,17 +93,12 @@ impl PartialBoost {
     /// that yet.
     pub(super) fn halted(&mut self, vcpu: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
         let asleep = view.guest.vcpus.iter().all(|vcpu| vcpu.seen.is_halted());
-        let on_its_way = view.guest.awaits_delivery();
-        let told = !on_its_way && !view.guest.deliverer_is_awake();
+        let told = !view.guest.awaits_delivery() && !view.guest.deliverer_is_awake();
         if let Some(serving) = self.serving(vcpu) {
             // Whoever it was for, known or not, ran shortly.
             serving.hit |= asleep && told;
-            if serving.hit && !on_its_way || told || serving.part.is_help() {
+            if serving.hit || told || serving.part.is_help() {
                 self.end(vcpu, view, asks);
-            } else {
-                // What ran while the event is on its way answered another one.
-                serving.hit = false;
-                self.wait(vcpu, true, view, asks);
             }
         }
         if asleep {
