@@ -15,14 +15,14 @@ use crate::debian::{Release, debian, size};
 use crate::lab::{self, Made, interrupted, make_run_dir};
 use crate::machine::Busy;
 use crate::{
-    DiskConfig, DiskKind, Kernel, LabConfig, LabError, Progress, RunningVm, VmConfig, VmError, command,
-    machine, write_initramfs_with,
+    DiskConfig, DiskKind, Kernel, LabConfig, LabError, Progress, RunningVm, VmConfig, command, machine,
+    write_initramfs_with,
 };
 use frontdesk_guardian::{Guardian, Undo};
 use frontdesk_lab_guest::HANDOVER;
 use frontdesk_linux::sched::process_start_time;
 use frontdesk_scenario::{HostInfo, Machine, Outcome, Scenario, Timeline, Violation};
-use order::{Order, PROGRESS, Product};
+use order::{Failure, Order, PROGRESS, Product};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -105,8 +105,8 @@ pub fn run(
     }
 }
 
-/// Makes a run, and has another host go on with it if its host died or was stuck in it: it may do so without
-/// a word, as its guests may, for its processor is only emulated. `run` is given what was made in hosts
+/// Makes a run, and has another host go on with it if its host died or was stuck in it, or its guests did so
+/// time and again: they may do so without a word, for its processor is only emulated. `run` is given what was made in hosts
 /// before, and adds what is left of one that was lost. Returns how those ended, too, and after how many
 /// repeats.
 fn in_hosts<T, M>(
@@ -115,9 +115,7 @@ fn in_hosts<T, M>(
     let (mut made, mut lost) = (Vec::new(), Vec::new());
     loop {
         match run(&mut made) {
-            Err(LabError::Vm(error @ (VmError::Ended { .. } | VmError::Timeout { .. })))
-                if lost.len() + 1 < HOSTS =>
-            {
+            Err(error) if error.is_of_lost_vm() && lost.len() + 1 < HOSTS => {
                 tracing::warn!("another host goes on after {} repeats: {error}", made.len());
                 lost.push((made.len(), error.to_string()));
             }
@@ -298,7 +296,7 @@ fn read_product(run_dir: &Path, vm: &mut RunningVm) -> Result<(Outcome, Vec<Time
         return Err(vm.ended("leave a result").into());
     };
     let product: Product = serde_json::from_slice(&text).map_err(failed("the host's result"))?;
-    product.map_err(LabError::Inside)
+    product.map_err(|Failure { said, lost }| LabError::Inside { said, lost })
 }
 
 /// A repeat that the host has left, if it has left all of it.
@@ -330,6 +328,7 @@ mod tests {
     #![allow(clippy::unwrap_used)] // A test that panics fails.
 
     use super::*;
+    use crate::VmError;
     use crate::lab::LabError::{Inside, Vm};
 
     #[test]
@@ -342,8 +341,11 @@ mod tests {
             let (name, what, tail) = ("host".to_owned(), "go on".to_owned(), String::new());
             Vm(VmError::Ended { name, what, status: "0".to_owned(), tail })
         }
+        fn guest_did_not_boot() -> LabError {
+            Inside { said: "VM mixed did not become ready".to_owned(), lost: true }
+        }
         fn refused() -> LabError {
-            Inside("a mistake in the scenario".to_owned())
+            Inside { said: "a mistake in the scenario".to_owned(), lost: false }
         }
         // Each makes one repeat.
         let outcome = |results: Vec<Result<u8, LabError>>| {
@@ -355,7 +357,7 @@ mod tests {
             (result.map_err(|error| error.to_string()), all - left.len())
         };
         assert_eq!(outcome(vec![Ok(1), Ok(2)]), (Ok((1, vec![])), 1));
-        for lost in [stuck, ended] as [fn() -> LabError; 2] {
+        for lost in [stuck, ended, guest_did_not_boot] as [fn() -> LabError; 3] {
             let said = lost().to_string();
             let of_first = vec![(1, said.clone())];
             assert_eq!(outcome(vec![Err(lost()), Ok(2)]), (Ok((2, of_first.clone())), 2));

@@ -137,14 +137,15 @@ fn who_types_beside_a_program_that_starts_is_answered_first() {
 fn letters_are_answered_first_on_a_host_that_is_asked_for_too_much() {
     let counts = ["task-worker=9", "knowledge-worker=7", "viewer=3", "developer=5"]
         .map(|of| format!("vm.{}", of.replace('=', ".count=")));
-    let host = ["host.vm_cpus=[0]", "host.client_cpus=[1]", "repeats=1"];
+    // One repeat has less than two hundred letters of each: a percent of those is chance.
+    let host = ["host.vm_cpus=[0]", "host.client_cpus=[1]", "repeats=4"];
     let set: Vec<&str> = counts.iter().map(String::as_str).chain(host).collect();
     let simulated = simulate(&[load("desktops/mixed.toml", &set)], 1, 2, &|_, _| {}).unwrap();
     let arms = &simulated[0].outcome.arms;
     for (who, stock) in arms["stock"].response_ms.iter().filter(|(who, _)| !who.ends_with("/program")) {
         let own = &arms["frontdesk"].response_ms[who];
         assert!(own.p95 < 0.5 * stock.p95, "{who}: {own:?}, by the kernel {stock:?}");
-        assert!(own.p99 < stock.p99, "{who}: {own:?}, by the kernel {stock:?}");
+        assert!(own.p99 < 0.8 * stock.p99, "{who}: {own:?}, by the kernel {stock:?}");
     }
 }
 

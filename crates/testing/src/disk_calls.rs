@@ -92,6 +92,9 @@ pub fn served_once(calls: Vec<Call>, arm: bool, paper: bool, limited: bool) {
     }
     now = latest;
     for _ in 0..1_000 {
+        if waiting.is_empty() && serving.is_empty() {
+            return;
+        }
         while let Some(submit) = policy.next(now) {
             waiting.retain(|id| *id != submit.id);
             serving.push(submit.id);

@@ -1,6 +1,6 @@
 //! The lab inside an emulated host.
 
-use super::order::{self, Order, PROGRESS, Product};
+use super::order::{self, Failure, Order, PROGRESS, Product};
 use crate::lab::{self, LabConfig, LabError, Made, Progress};
 use frontdesk_lab_guest::HANDOVER;
 use frontdesk_scenario::{Guest, Outcome, Scenario, Timeline};
@@ -17,7 +17,10 @@ const SLICE: &str = "/sys/kernel/debug/sched/base_slice_ns";
 #[must_use]
 pub fn inside() -> ExitCode {
     let folder = Path::new(HANDOVER);
-    let product: Product = carry_out(folder).map_err(|error| error.to_string());
+    let product: Product = carry_out(folder).map_err(|error| Failure {
+        said: error.to_string(),
+        lost: error.downcast_ref().is_some_and(LabError::is_of_lost_vm),
+    });
     let file = folder.join(order::OUT).join(order::PRODUCT);
     let text = serde_json::to_vec(&product).map_err(std::io::Error::from);
     match text.and_then(|text| std::fs::write(file, text)) {

@@ -37,7 +37,15 @@ pub(super) struct Order {
 }
 
 /// What came out, or why nothing did.
-pub(super) type Product = Result<(Outcome, Vec<Timeline>), String>;
+pub(super) type Product = Result<(Outcome, Vec<Timeline>), Failure>;
+
+/// Why nothing came out.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Failure {
+    pub(super) said: String,
+    /// Guests did not come up, or died, time and again: another host may do better.
+    pub(super) lost: bool,
+}
 
 /// Name of the file with a repeat that was made.
 pub(super) fn made(number: usize) -> String {

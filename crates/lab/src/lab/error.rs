@@ -66,12 +66,23 @@ pub enum LabError {
     Command(#[from] CommandError),
     #[error(transparent)]
     Cache(#[from] CacheError),
-    #[error("in the emulated host: {0}")]
-    Inside(String),
+    #[error("in the emulated host: {said}")]
+    Inside { said: String, lost: bool },
     #[error("{what}: {source}")]
     Io { what: String, source: std::io::Error },
     #[error("something could not be removed: {0}")]
     Left(String),
     #[error("interrupted")]
     Interrupted,
+}
+
+impl LabError {
+    /// Whether a VM, the emulated host or one in it, died or did not answer: made once more, it may go well.
+    pub(crate) fn is_of_lost_vm(&self) -> bool {
+        match self {
+            Self::Vm(VmError::Ended { .. } | VmError::Timeout { .. }) => true,
+            Self::Inside { lost, .. } => *lost,
+            _ => false,
+        }
+    }
 }

@@ -6,7 +6,7 @@ use crate::daemon::DaemonProcessError;
 use crate::data_disk::data_disk;
 use crate::debian::{Release, debian, desktop};
 use crate::load::LoadError;
-use crate::{Kernel, VmError, add_to_initramfs, machine, net, plugin_cost};
+use crate::{Kernel, add_to_initramfs, machine, net, plugin_cost};
 use frontdesk_guardian::Guardian;
 use frontdesk_scenario::{Extra, HostInfo, Outcome, Repeat, Scenario, Timeline};
 use indexmap::IndexMap;
@@ -150,8 +150,8 @@ impl<'a> Lab<'a> {
         Ok((arms.collect(), timelines, extra))
     }
 
-    /// Makes a repeat, and makes it again if a VM died in it, or was not followed, or a desktop did not show
-    /// what it was to show.
+    /// Makes a repeat, and makes it again in VMs booted anew if one died in it, or did not come up, or was not
+    /// followed, or a desktop did not show what it was to show.
     fn repeat_arm(
         &mut self,
         name: &str,
@@ -159,14 +159,14 @@ impl<'a> Lab<'a> {
     ) -> Result<(Repeat, Option<Timeline>, Option<f64>), LabError> {
         let mut voided = Vec::new();
         loop {
-            let error = match self.run_arm(name, number) {
+            let booted = if voided.is_empty() { Ok(()) } else { self.reboot() };
+            let error = match booted.and_then(|()| self.run_arm(name, number)) {
                 Ok((repeat, timeline, speed)) => return Ok((Repeat { voided, ..repeat }, timeline, speed)),
                 Err(error) => self.blame_dead_vm(error),
             };
             let again = match error {
-                LabError::LateDisk { .. } | LabError::Vm(VmError::Ended { .. } | VmError::Timeout { .. }) => {
-                    true
-                }
+                LabError::LateDisk { .. } => true,
+                ref error if error.is_of_lost_vm() => true,
                 // What somebody waits for may be lost in a guest that has too little of the CPU.
                 LabError::Load(LoadError::Desktop { .. }) => true,
                 // On an emulated host, QEMU may not answer the daemon in time.
@@ -178,7 +178,6 @@ impl<'a> Lab<'a> {
             }
             tracing::warn!("repeat {number} of {name} counts for nothing and is made again: {error}");
             voided.push(error.to_string());
-            self.reboot()?;
         }
     }
 

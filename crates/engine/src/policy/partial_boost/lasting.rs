@@ -93,10 +93,13 @@ impl PartialBoost {
     /// that yet.
     pub(super) fn halted(&mut self, vcpu: u16, view: &View<'_>, asks: &mut Vec<Ask>) {
         let asleep = view.guest.vcpus.iter().all(|vcpu| vcpu.seen.is_halted());
-        let told = !view.guest.awaits_delivery() && !view.guest.deliverer_is_awake();
+        let on_its_way = view.guest.awaits_delivery();
+        let told = !on_its_way && !view.guest.deliverer_is_awake();
+        // A clock tick: what had been loaded went on, and answered nothing.
+        let ticked = on_its_way && view.guest.only_resumed(vcpu);
         if let Some(serving) = self.serving(vcpu) {
             // Whoever it was for, known or not, ran shortly.
-            serving.hit |= asleep && told;
+            serving.hit = (serving.hit || asleep && told) && !ticked;
             if serving.hit || told || serving.part.is_help() {
                 self.end(vcpu, view, asks);
             }
