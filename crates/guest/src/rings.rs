@@ -39,19 +39,20 @@ pub(crate) enum PerfRecord {
 /// The ring of a CPU.
 ///
 /// This process runs whenever it is woken, which are two task switches more, and would wake itself without
-/// end if it were woken for those. So nobody is told of a switch *to* this process, and a switch *from* it
-/// goes to the same ring but wakes nobody: it tells something only if another task runs afterwards than
-/// before.
+/// end if it were woken for those. So nobody is told of a switch *to* this process, and where each switch
+/// wakes it, one *from* it goes to the same ring but wakes nobody: it tells something only if another task
+/// runs afterwards than before.
 pub(crate) struct Ring {
     cpu: u16,
     waking: Sampler,
     /// Only to be kept open.
-    _silent: Counter,
+    _silent: Option<Counter>,
 }
 
 impl Ring {
     /// Begins to watch `cpu`. Whoever waits is woken `at_once`, which costs whoever is switched to an
-    /// interrupt; or else when the ring is half full.
+    /// interrupt; or else when the ring is half full. Then switches from this process need no counter of
+    /// their own, which would look at each switch as well.
     pub(crate) fn open(cpu: u16, tracepoint: &SchedSwitch, at_once: bool) -> Result<Ring, RingError> {
         let failed = |what| {
             move |source: io::Error| match source.kind() {
@@ -68,17 +69,24 @@ impl Ring {
             .sample_period(1)
             .sample(SampleFlag::TIME | SampleFlag::RAW)
             .clockid(Clock::MONOTONIC_RAW);
-        let mut silent = builder.build().map_err(failed("perf_event_open"))?;
+        let own = rustix::thread::gettid().as_raw_nonzero();
+        let mut silent = None;
+        let mut filter = format!("next_pid != {own}");
         if at_once {
+            let counter = builder.build().map_err(failed("perf_event_open"))?;
+            set_filter(&counter, &format!("prev_pid == {own}")).map_err(failed("filter"))?;
+            silent = Some(counter);
+            filter = format!("prev_pid != {own} && {filter}");
             builder.wakeup_events(1);
         }
         let waking = builder.build().map_err(failed("perf_event_open"))?;
-        let own = rustix::thread::gettid().as_raw_nonzero();
-        set_filter(&waking, &format!("prev_pid != {own} && next_pid != {own}")).map_err(failed("filter"))?;
-        set_filter(&silent, &format!("prev_pid == {own}")).map_err(failed("filter"))?;
+        set_filter(&waking, &filter).map_err(failed("filter"))?;
         let mut waking = waking.sampled(RING).map_err(failed("mapping the ring"))?;
-        set_output(&silent, &waking).map_err(failed("sharing the ring"))?;
-        waking.enable().and_then(|()| silent.enable()).map_err(failed("enabling"))?;
+        waking.enable().map_err(failed("enabling"))?;
+        if let Some(silent) = &mut silent {
+            set_output(silent, &waking).map_err(failed("sharing the ring"))?;
+            silent.enable().map_err(failed("enabling"))?;
+        }
         Ok(Ring { cpu, waking, _silent: silent })
     }
 

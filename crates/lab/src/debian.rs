@@ -1,8 +1,11 @@
 //! The Debian system that programs of the guests come from.
 
+mod mirrors;
+
 use crate::cache::{self, CacheError, Image, io_error};
 use crate::command::{self, CommandError};
 use crate::desktop::system as desktop;
+use mirrors::{Mirror, mirrors, proxies};
 use std::fs::Permissions;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -28,9 +31,6 @@ impl Release {
         }
     }
 }
-
-/// What follows a release's name in its suites: the release itself, its updates and its security fixes.
-const SUITES: [&str; 3] = ["", "-updates", "-security"];
 
 /// Room that a guest has for its changes.
 const FREE_BYTES: u64 = 300 << 20;
@@ -299,62 +299,6 @@ fn is_package_name(name: &str) -> bool {
         && !name.ends_with('-')
 }
 
-/// Where packages come from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Mirror {
-    uri: String,
-    suite: String,
-}
-
-impl Mirror {
-    /// A line of a list of APT sources.
-    fn line(&self, kind: &str) -> String {
-        format!("{kind} {} {} main", self.uri, self.suite)
-    }
-}
-
-/// Where this machine gets the packages of a release.
-fn mirrors(release: Release) -> Result<Vec<Mirror>, DebianError> {
-    let mut lines = Vec::new();
-    let mut command = Command::new("apt-get");
-    command.args(["indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages"]);
-    command::run(&mut command, |line| lines.push(line.to_owned()))?;
-    let mirrors = debian_mirrors(release, &lines);
-    if mirrors.iter().any(|mirror| mirror.suite == release.name()) {
-        Ok(mirrors)
-    } else {
-        Err(DebianError::NoMirror)
-    }
-}
-
-/// Those of Debian 12 in lines with an address, a suite and a component, with the suites of this release.
-fn debian_mirrors(release: Release, lines: &[String]) -> Vec<Mirror> {
-    let mut mirrors = Vec::new();
-    for line in lines {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let [uri, suite, "main"] = words[..] else { continue };
-        let Some(part) = suite.strip_prefix(Release::Bookworm.name()) else { continue };
-        let mirror = Mirror { uri: uri.to_owned(), suite: format!("{}{part}", release.name()) };
-        // Once for each architecture.
-        if SUITES.contains(&part) && !mirrors.contains(&mirror) {
-            mirrors.push(mirror);
-        }
-    }
-    mirrors
-}
-
-/// The proxies that APT uses on this machine, as lines of its configuration.
-fn proxies() -> Result<Vec<String>, DebianError> {
-    let mut proxies = Vec::new();
-    command::run(Command::new("apt-config").arg("dump"), |line| {
-        let is_proxy = |name: &str| name.starts_with("Acquire::http") && name.contains("::Proxy");
-        if line.split_once(' ').is_some_and(|(name, _)| is_proxy(name)) {
-            proxies.push(line.to_owned());
-        }
-    })?;
-    Ok(proxies)
-}
-
 /// The description of the one source package in a folder.
 fn only_dsc(folder: &Path) -> Result<PathBuf, CacheError> {
     for entry in std::fs::read_dir(folder).map_err(io_error(folder))? {
@@ -479,28 +423,6 @@ mod tests {
                     other => panic!("{bad:?}: {other:?}"),
                 }
             }
-        }
-    }
-
-    #[test]
-    fn mirrors_are_those_of_the_release() {
-        let lines = names(&[
-            "http://mirror.example/debian/ bookworm main",
-            "http://mirror.example/debian/ bookworm main",
-            "http://mirror.example/debian/ bookworm contrib",
-            "http://mirror.example/debian/ bookworm-backports main",
-            "https://other.example/apt/ cloud-sdk-bookworm main",
-            "http://mirror.example/security/ bookworm-security main",
-            "W: a warning",
-        ]);
-        for (release, name) in [(Release::Bookworm, "bookworm"), (Release::Trixie, "trixie")] {
-            let mirrors: Vec<String> =
-                debian_mirrors(release, &lines).iter().map(|mirror| mirror.line("deb-src")).collect();
-            let wanted = [
-                format!("deb-src http://mirror.example/debian/ {name} main"),
-                format!("deb-src http://mirror.example/security/ {name}-security main"),
-            ];
-            assert_eq!(mirrors, wanted);
         }
     }
 

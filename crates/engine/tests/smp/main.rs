@@ -3,5 +3,6 @@
 #![allow(clippy::unwrap_used)] // A test that panics fails.
 
 mod events;
+mod helping;
 mod replies;
 mod world;
