@@ -191,7 +191,10 @@ impl<'a> Contents<'a> {
     /// Makes the system in the folder `work`.
     fn make(&self, folder: &Path, work: &Path, say: &dyn Fn(&str)) -> Result<PathBuf, DebianError> {
         cache::check_room(folder, if self.desktop { desktop::ROOM_BYTES } else { ROOM_BYTES })?;
-        let mirrors = mirrors(self.release)?;
+        let mirrors = mirrors(Release::Bookworm.name(), self.release.name())?;
+        if !mirrors.iter().any(|mirror| mirror.suite == self.release.name()) {
+            return Err(DebianError::NoMirror);
+        }
         let (root, system) = (work.join("root"), work.join("system"));
         std::fs::create_dir(&system).map_err(io_error(&system))?;
         say("installing packages");

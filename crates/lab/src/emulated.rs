@@ -105,10 +105,10 @@ pub fn run(
     }
 }
 
-/// Makes a run, and has another host go on with it if its host died or was stuck in it, or its guests did so
-/// time and again: they may do so without a word, for its processor is only emulated. `run` is given what was made in hosts
-/// before, and adds what is left of one that was lost. Returns how those ended, too, and after how many
-/// repeats.
+/// Makes a run, and has another host go on with it if its host died or was stuck in it, or its guests were,
+/// time and again: they may be without a word, for its processor is only emulated. `run` is given what was
+/// made in hosts before, and adds what is left of one that was lost. Returns how those ended, too, and after
+/// how many repeats.
 fn in_hosts<T, M>(
     mut run: impl FnMut(&mut Vec<M>) -> Result<T, LabError>,
 ) -> Result<(T, Vec<(usize, String)>), LabError> {

@@ -1,7 +1,6 @@
 //! Where this machine gets Debian's packages: from APT's own mirrors, by its proxies.
 
-use super::{DebianError, Release};
-use crate::command;
+use crate::command::{self, CommandError};
 use std::process::Command;
 
 /// What follows a release's name in its suites: the release itself, its updates and its security fixes.
@@ -11,7 +10,7 @@ const SUITES: [&str; 3] = ["", "-updates", "-security"];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mirror {
     uri: String,
-    suite: String,
+    pub(super) suite: String,
 }
 
 impl Mirror {
@@ -21,28 +20,23 @@ impl Mirror {
     }
 }
 
-/// Where this machine gets the packages of a release.
-pub(super) fn mirrors(release: Release) -> Result<Vec<Mirror>, DebianError> {
+/// Where this machine gets the packages of the release called `own`, with the suites of the `wanted` one.
+pub(super) fn mirrors(own: &str, wanted: &str) -> Result<Vec<Mirror>, CommandError> {
     let mut lines = Vec::new();
     let mut command = Command::new("apt-get");
     command.args(["indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages"]);
     command::run(&mut command, |line| lines.push(line.to_owned()))?;
-    let mirrors = debian_mirrors(release, &lines);
-    if mirrors.iter().any(|mirror| mirror.suite == release.name()) {
-        Ok(mirrors)
-    } else {
-        Err(DebianError::NoMirror)
-    }
+    Ok(debian_mirrors(own, wanted, &lines))
 }
 
-/// Those of Debian 12 in lines with an address, a suite and a component, with the suites of this release.
-fn debian_mirrors(release: Release, lines: &[String]) -> Vec<Mirror> {
+/// The same, from lines with an address, a suite and a component.
+fn debian_mirrors(own: &str, wanted: &str, lines: &[String]) -> Vec<Mirror> {
     let mut mirrors = Vec::new();
     for line in lines {
         let words: Vec<&str> = line.split_whitespace().collect();
         let [uri, suite, "main"] = words[..] else { continue };
-        let Some(part) = suite.strip_prefix(Release::Bookworm.name()) else { continue };
-        let mirror = Mirror { uri: uri.to_owned(), suite: format!("{}{part}", release.name()) };
+        let Some(part) = suite.strip_prefix(own) else { continue };
+        let mirror = Mirror { uri: uri.to_owned(), suite: format!("{wanted}{part}") };
         // Once for each architecture.
         if SUITES.contains(&part) && !mirrors.contains(&mirror) {
             mirrors.push(mirror);
@@ -52,7 +46,7 @@ fn debian_mirrors(release: Release, lines: &[String]) -> Vec<Mirror> {
 }
 
 /// The proxies that APT uses on this machine, as lines of its configuration.
-pub(super) fn proxies() -> Result<Vec<String>, DebianError> {
+pub(super) fn proxies() -> Result<Vec<String>, CommandError> {
     let mut proxies = Vec::new();
     command::run(Command::new("apt-config").arg("dump"), |line| {
         let is_proxy = |name: &str| name.starts_with("Acquire::http") && name.contains("::Proxy");
@@ -79,9 +73,11 @@ mod tests {
             "W: a warning",
         ]
         .map(str::to_owned);
-        for (release, name) in [(Release::Bookworm, "bookworm"), (Release::Trixie, "trixie")] {
-            let mirrors: Vec<String> =
-                debian_mirrors(release, &lines).iter().map(|mirror| mirror.line("deb-src")).collect();
+        for name in ["bookworm", "trixie"] {
+            let mirrors: Vec<String> = debian_mirrors("bookworm", name, &lines)
+                .iter()
+                .map(|mirror| mirror.line("deb-src"))
+                .collect();
             let wanted = [
                 format!("deb-src http://mirror.example/debian/ {name} main"),
                 format!("deb-src http://mirror.example/security/ {name}-security main"),

@@ -150,7 +150,7 @@ impl<'a> Lab<'a> {
         Ok((arms.collect(), timelines, extra))
     }
 
-    /// Makes a repeat, and makes it again in VMs booted anew if one died in it, or did not come up, or was not
+    /// Makes a repeat, and makes it again in VMs booted anew if one died in it, did not come up, or was not
     /// followed, or a desktop did not show what it was to show.
     fn repeat_arm(
         &mut self,
