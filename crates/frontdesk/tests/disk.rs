@@ -24,6 +24,10 @@ use std::time::Duration;
 /// Generous: emulated machines on a busy one are slow.
 const PATIENCE: Duration = Duration::from_secs(600);
 
+/// What is read before an input and after it counts, 4 s each: so long, and some, until an input has been
+/// counted.
+const COUNTED: Duration = Duration::from_secs(9);
+
 /// Starts `frontdesk disk`, and waits until it serves.
 fn serve(home: &Path, number: u32) -> Process {
     let log = home.join(format!("disk-{number}.log"));
@@ -131,7 +135,7 @@ fn what_a_person_waits_for_comes_first() {
             break;
         }
         operator.execute("send-key", &json!({"keys": [{"type": "qcode", "data": "ret"}]}));
-        std::thread::sleep(Duration::from_secs(9));
+        std::thread::sleep(COUNTED);
         let (now, _) = disk(home).unwrap();
         let mut applications = now["report"]["applications"].as_array().unwrap().iter();
         told = applications.find(|one| one["task"] == backup["task"]).unwrap().clone();

@@ -64,8 +64,8 @@ fn follows_many_vms_with_the_same_threads() -> Result<()> {
     Ok(())
 }
 
-/// One that tells events without end, and one that fills its ring: the others are heard. It is not recorded,
-/// for on a busy machine so much is more than a disk takes, and a recording ends then.
+/// One that tells events without end, and one that fills its ring: the others are heard. It is not recorded:
+/// on a busy machine a recording does not keep up with so much, and ends.
 fn goes_on_beside_hostile_vms() -> Result<()> {
     let place = Place::new()?;
     let _hostile = hostile(&place, 1)?;

@@ -267,9 +267,9 @@ fn socket(vm: &str) -> String {
 /// A VM in libvirt's words.
 fn definition(vm: &str) -> String {
     let mut network = String::new();
-    let mut address = String::new();
+    let mut parameters = format!("{DILATION_PARAMETER}={DILATION}");
     if vm == MIXED {
-        address = format!(" {IP_PARAMETER}={GUEST_ADDRESS}/24");
+        parameters += &format!(" {IP_PARAMETER}={GUEST_ADDRESS}/24");
         network = format!(
             "<interface type='ethernet'>
       <mac address='{HARDWARE}'/><target dev='{TAP}' managed='no'/><model type='virtio'/>
@@ -286,7 +286,7 @@ fn definition(vm: &str) -> String {
   <os>
     <type arch='x86_64' machine='pc'>hvm</type>
     <kernel>{GUESTS}/kernel</kernel><initrd>{GUESTS}/initrd</initrd>
-    <cmdline>mitigations=off quiet panic=-1 no_timer_check console=ttyS0 {DILATION_PARAMETER}={DILATION}{address}</cmdline>
+    <cmdline>mitigations=off quiet panic=-1 no_timer_check console=ttyS0 {parameters}</cmdline>
   </os>
   <features><acpi/></features>
   <cpu mode='host-passthrough'/>
